@@ -1,0 +1,150 @@
+//! The valid settings: what the rest of dwell may rely on once file, environment and flags were read.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::duration::Millis;
+
+/// All settings, with defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub amqp: Amqp,
+    /// `None`: no `[management]` section.
+    pub management: Option<Management>,
+    /// `None`: no `[redis]` section; dwell then runs without a store.
+    pub redis: Option<Redis>,
+    pub delay: Delay,
+    pub pump: Pump,
+    pub run: Run,
+    pub log: Log,
+    pub http: Http,
+}
+
+/// How to reach RabbitMQ.
+#[derive(Clone, Debug)]
+pub struct Amqp {
+    /// Tried in turn; never empty. `amqp://` or `amqps://`, with a vhost.
+    pub urls: Vec<Secret>,
+    /// Begins all vhost-wide names: two teams on one vhost.
+    pub prefix: String,
+    /// Unacknowledged messages per bridge at most, 1 to 65535.
+    pub prefetch: u16,
+    /// How long a connection may take to be ready.
+    pub connect_timeout: Millis,
+    pub tls: Tls,
+}
+
+/// Files for TLS; all optional.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+/// How to reach RabbitMQ's management API.
+#[derive(Clone, Debug)]
+pub struct Management {
+    pub url: Secret,
+}
+
+/// How to reach Redis.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    /// `redis://`, `rediss://` or `unix://`.
+    pub url: Secret,
+    /// Begins every key; no braces (they would change Cluster slots).
+    pub key_prefix: String,
+    pub durability: Durability,
+    /// Into how many parts each bridge's records are divided, 1 to 256. Written in Redis at first use; another
+    /// number later is refused.
+    pub shards: u16,
+    /// How long one command may take.
+    pub timeout: Millis,
+}
+
+/// What an acknowledged park has survived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On the disk of the Redis server: `WAITAOF` where it exists (7.2+), else its append-only file is required.
+    Fsync,
+    /// In that many replicas, by `WAIT`, besides what `Fsync` asks.
+    Replicas(u16),
+    /// In memory only.
+    Memory,
+}
+
+/// Limits of delays where the bridge sets none of its own.
+#[derive(Clone, Debug)]
+pub struct Delay {
+    pub broker_limit: Millis,
+    pub max_delay: Millis,
+}
+
+/// The loop that releases what is due.
+#[derive(Clone, Debug)]
+pub struct Pump {
+    /// Messages in one claim at most, 1 to 1000.
+    pub batch: u16,
+    /// How long a claim lasts unless it is renewed.
+    pub lease: Millis,
+}
+
+/// Deadlines of the daemon.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// How long a graceful stop may take.
+    pub stop_deadline: Millis,
+    /// How long one publish may wait for its confirm.
+    pub confirm_timeout: Millis,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter in tracing's syntax.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The HTTP face.
+#[derive(Clone, Debug)]
+pub struct Http {
+    pub listen: SocketAddr,
+    /// Needed by `/api` and `/` on any address that is not loopback.
+    pub token: Option<Secret>,
+}
+
+/// A value that is never printed: passwords, tokens, addresses that hold them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+// === impl Secret ===
+
+impl Secret {
+    /// Wraps a value that must not be printed.
+    #[must_use]
+    pub fn new(value: impl Into<String>) -> Secret {
+        Secret(value.into())
+    }
+
+    /// The value itself, for the one place that needs it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}

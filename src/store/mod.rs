@@ -1,0 +1,1 @@
+//! Long delays: the only room that names redis.
