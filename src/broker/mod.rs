@@ -1,0 +1,3 @@
+//! RabbitMQ: the only room that names lapin.
+
+pub mod wire;
