@@ -1,8 +1,12 @@
 //! dwell: delayed messages, retries and long schedules for any RabbitMQ, without a plugin.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+pub mod clock;
 pub mod config;
 pub mod duration;
+pub mod exit;
+pub mod metrics;
 pub mod problem;
 pub mod store;
 pub mod topology;
