@@ -10,13 +10,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Health, Part, Reason};
+use crate::admin::{self, Access, Health, Part, Reason, Site};
 use crate::broker::admin::Admin;
 use crate::broker::{self, Link, Publisher, State};
 use crate::clock::{Clock, Real};
 use crate::config::Settings;
 use crate::decide::Rules;
 use crate::declare;
+use crate::exit::Code;
 use crate::intake::Intake;
 use crate::metrics::{Metrics, Resting};
 use crate::names;
@@ -24,7 +25,7 @@ use crate::parking;
 use crate::pump::Pump;
 use crate::reaper::Reaper;
 use crate::rested::Rested;
-use crate::shutdown::Stage;
+use crate::shutdown::{Ended, Signals, Stage, Stages};
 use crate::store::{self, Guarantee, Store};
 use crate::topology::{Bridge, Topology};
 
@@ -192,11 +193,18 @@ impl App {
     }
 
     /// The pump and the reaper of every shard of a bridge.
-    fn release_loops(&self, bridge: &Arc<str>, store: &Store, user: &str, stop: &CancellationToken) -> Vec<(String, Loop)> {
+    fn release_loops(
+        &self,
+        bridge: &Arc<str>,
+        store: &Store,
+        user: &str,
+        stop: &CancellationToken,
+    ) -> Vec<(String, Loop)> {
         let metrics = self.metrics.bridge(bridge);
         let mut loops: Vec<(String, Loop)> = Vec::new();
         for shard in 0..store.shards() {
-            let wake = self.wakes.get(&**bridge).map_or_else(|| watch::Sender::new(()).subscribe(), watch::Sender::subscribe);
+            let wake =
+                self.wakes.get(&**bridge).map_or_else(|| watch::Sender::new(()).subscribe(), watch::Sender::subscribe);
             let pump = Pump {
                 bridge: bridge.clone(),
                 shard,
@@ -213,8 +221,7 @@ impl App {
                 clock: self.clock.clone(),
                 skew_ms: self.skew_ms.clone(),
             };
-            let reaper =
-                Reaper { bridge: bridge.clone(), shard, store: store.clone(), metrics: metrics.clone() };
+            let reaper = Reaper { bridge: bridge.clone(), shard, store: store.clone(), metrics: metrics.clone() };
             loops.push((format!("pump of {bridge}, shard {shard}"), Box::pin(pump.run(stop.clone()))));
             loops.push((format!("reaper of {bridge}, shard {shard}"), Box::pin(reaper.run(stop.clone()))));
         }
@@ -296,7 +303,12 @@ impl App {
     }
 
     /// Bridges that have records but stand in no file any more: what waits is released all the same.
-    fn serve_others(&self, store: Store, user: String, stop: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
+    fn serve_others(
+        &self,
+        store: Store,
+        user: String,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let mut served: BTreeSet<String> = self.topology.bridges.iter().map(|b| b.name.clone()).collect();
         // The loops borrow nothing of the app; it is small and made again here.
         let app = App {
@@ -380,4 +392,90 @@ async fn look_once(
         }
     }
     Ok(())
+}
+
+/// Runs the daemon until a signal, and stops it gracefully; the exit code of `dwell run`.
+pub async fn run(settings: Settings, topology: Topology) -> Code {
+    let metrics = Metrics::new();
+    let health = Health::starting();
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            tracing::error!(error = %error, "cannot listen for signals");
+            return Code::Failed;
+        }
+    };
+    let access = match Access::of(&settings.http) {
+        Ok(access) => access,
+        Err(error) => {
+            tracing::error!("{error}");
+            return Code::BadInput;
+        }
+    };
+    let listener = match admin::bind(settings.http.listen).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(error = %error, help = error.help(), "HTTP cannot start");
+            return Code::Unavailable;
+        }
+    };
+    let deadline = settings.run.stop_deadline.to_std();
+    let site = Site { health: health.clone(), metrics: metrics.clone(), access };
+    let app = match App::build(settings, topology, metrics, health.clone()) {
+        Ok(app) => app,
+        Err(error) => {
+            tracing::error!(error = %error, "the daemon cannot be put together");
+            return Code::BadInput;
+        }
+    };
+
+    let mut stages = Stages::new();
+    let flow = Flow {
+        intake: stages.stage("intake"),
+        parking: stages.stage("parking"),
+        pump: stages.stage("pump"),
+        links: stages.stage("connections"),
+    };
+    let http = stages.stage("http");
+    http.spawn("server", admin::serve(listener, site, http.token()));
+
+    // While it starts (the broker may be away for hours) a signal must end it too.
+    let started = tokio::select! {
+        started = app.start(&flow) => Some(started),
+        _ = signals.next() => None,
+    };
+    let code = match started {
+        Some(Ok(())) => {
+            tracing::info!("running");
+            let signal = signals.next().await;
+            tracing::info!(signal = %signal, deadline_ms = deadline.as_millis(), "stopping; a second signal leaves at once");
+            Code::Done
+        }
+        Some(Err(error)) => {
+            tracing::error!("{error}");
+            match error {
+                Error::Declare(declare::Error::Refused(refusals)) if refusals.iter().any(|r| r.code == 403) => {
+                    Code::Unavailable
+                }
+                Error::Declare(_) => Code::Refused,
+                Error::Store(_) => Code::BadInput,
+            }
+        }
+        None => Code::Done,
+    };
+    health.set(Part::Process, Some(Reason::Stopping));
+    match stages.stop(&mut signals, deadline).await {
+        Ended::Graceful => {
+            tracing::info!("stopped");
+            code
+        }
+        Ended::Late(late) => {
+            tracing::error!(late = ?late, "the deadline came before these ended; what they held is delivered again");
+            Code::Failed
+        }
+        Ended::Forced(left) => {
+            tracing::warn!(left = ?left, "a second signal: left at once; what these held is delivered again");
+            Code::Failed
+        }
+    }
 }

@@ -115,10 +115,9 @@ fn absolute(value: &Value) -> Result<Delay, Malformed> {
 
 fn rfc3339(text: &str, value: &Value) -> Result<Delay, Malformed> {
     // jiff refuses a time without offset, which would mean another instant on every machine.
-    let at: jiff::Timestamp =
-        text.trim_matches(' ').parse().map_err(|_| {
-            invalid(header::DELIVER_AT, value, "it is no RFC 3339 time with offset and no epoch milliseconds")
-        })?;
+    let at: jiff::Timestamp = text.trim_matches(' ').parse().map_err(|_| {
+        invalid(header::DELIVER_AT, value, "it is no RFC 3339 time with offset and no epoch milliseconds")
+    })?;
     // Rounded up: a fraction of a millisecond must not make a message early.
     let ms = at.as_nanosecond().div_euclid(1_000_000) + i128::from(at.as_nanosecond().rem_euclid(1_000_000) != 0);
     Ok(Delay::At(u64::try_from(ms.max(0)).unwrap_or(u64::MAX)))

@@ -20,12 +20,12 @@ use crate::decide::{Placement, Rules, Wish, decide};
 use crate::declare::{self, declaration::Declarations};
 use crate::delay::{self, Delay, Malformed};
 use crate::duration::Millis;
-use crate::rested::Rested;
 use crate::message::Message;
 use crate::metrics::{BridgeMetrics, Path, Publish, Settled};
 use crate::names;
 use crate::parking::{Parking, ToPark};
 use crate::reason::Reason;
+use crate::rested::Rested;
 use crate::store::{Id, Meta};
 
 /// What one bridge's intake works with.
@@ -91,8 +91,15 @@ struct Taken {
 
 /// What is to be done with a taken message now.
 enum Step {
-    Publish { out: Outgoing, path: Path, reason: Option<Reason> },
-    Park { wait_until: Instant, key: Option<String> },
+    Publish {
+        out: Outgoing,
+        path: Path,
+        reason: Option<Reason>,
+    },
+    Park {
+        wait_until: Instant,
+        key: Option<String>,
+    },
     /// The broker's own dead-letter exchange must take it: dwell cannot publish it.
     Reject,
 }
@@ -278,18 +285,7 @@ impl Intake {
         if redelivered {
             message.mark_redelivered();
         }
-        Taken {
-            id,
-            message,
-            receipt,
-            wish,
-            due,
-            taken_at,
-            taken_at_ms: now_ms,
-            redelivered,
-            attempts: 0,
-            fate: None,
-        }
+        Taken { id, message, receipt, wish, due, taken_at, taken_at_ms: now_ms, redelivered, attempts: 0, fate: None }
     }
 
     /// The next thing to do with a message, by the decision table; after a first attempt with what is left of its wait.
@@ -326,11 +322,7 @@ impl Intake {
             Placement::Tier { queue, .. } => {
                 let mut message = taken.message.clone();
                 message.address_tier(&queue);
-                Step::Publish {
-                    out: outgoing(&names::place(&self.prefix), message),
-                    path: Path::Tier,
-                    reason: None,
-                }
+                Step::Publish { out: outgoing(&names::place(&self.prefix), message), path: Path::Tier, reason: None }
             }
             Placement::Store { wait, key } => Step::Park { wait_until: taken.taken_at + wait_std(wait), key },
             Placement::Rejected { reason, detail } => {

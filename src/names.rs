@@ -52,18 +52,8 @@ pub mod header {
     ///
     /// Without it a key would be unseen, a stale or forged `dwell-*` header would pass, and a message with the death
     /// history of an earlier pass would be dropped without a word by RabbitMQ 3.x (case B69).
-    pub const GATED: [&str; 10] = [
-        DELAY_KEY,
-        DELIVER_AT,
-        DELAY_RETRY,
-        DEATH,
-        FIRST_DEATH_QUEUE,
-        ID,
-        ATTEMPT,
-        QUEUE,
-        BRIDGE,
-        TIER,
-    ];
+    pub const GATED: [&str; 10] =
+        [DELAY_KEY, DELIVER_AT, DELAY_RETRY, DEATH, FIRST_DEATH_QUEUE, ID, ATTEMPT, QUEUE, BRIDGE, TIER];
 
     /// Whether a header is the broker's or dwell's own bookkeeping of an earlier pass, which the daemon strips from
     /// what comes in by a delay exchange: on RabbitMQ 3.x a message with old deaths is dropped at its next one.

@@ -87,8 +87,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 pub fn new(bridge: Arc<str>, store: Store, metrics: BridgeMetrics, wake: watch::Sender<()>) -> (Parking, Parker) {
     let (tx, rx) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::default());
-    let parker =
-        Parker { bridge, store, queue: rx, backlog: VecDeque::new(), shared: shared.clone(), metrics, wake };
+    let parker = Parker { bridge, store, queue: rx, backlog: VecDeque::new(), shared: shared.clone(), metrics, wake };
     (Parking { queue: tx, shared }, parker)
 }
 

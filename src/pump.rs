@@ -135,8 +135,7 @@ impl Pump {
             return Ok(Counts { next_due_in: Some(Millis(200)), ..Counts::default() });
         }
         let claim = self.store.claim(&self.bridge, self.shard, self.batch, self.lease).await?;
-        let mut counts =
-            Counts { claimed: claim.items.len(), next_due_in: claim.next_due_in, ..Counts::default() };
+        let mut counts = Counts { claimed: claim.items.len(), next_due_in: claim.next_due_in, ..Counts::default() };
         let now = self.store_now();
         self.metrics.polled(now, next_due(&claim, now));
         if claim.items.is_empty() {
@@ -290,8 +289,11 @@ impl Pump {
             Err((why, bytes)) => {
                 // Damaged, or of a newer version: a person must see it. Nothing is dropped.
                 self.rested.note(Reason::BadEnvelope, &why);
-                let mut message =
-                    Message { routing_key: wire::ShortString::default(), properties: wire::Properties::default(), body: bytes };
+                let mut message = Message {
+                    routing_key: wire::ShortString::default(),
+                    properties: wire::Properties::default(),
+                    body: bytes,
+                };
                 message.adopt(id, &self.user);
                 message.put_to_rest(Reason::BadEnvelope, &self.bridge);
                 let exchange = wire::short(&names::rejected(&self.prefix)).unwrap_or_default();

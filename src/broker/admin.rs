@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use lapin::ExchangeKind;
-use lapin::options::{
-    ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-};
+use lapin::options::{ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 
 use super::connection::{Connection, under_deadline};
 use super::error::Error;
@@ -91,11 +89,8 @@ impl Admin {
 
     async fn exchange(&mut self, x: &Exchange, what: &str) -> Result<(), Error> {
         let name = name(&x.name)?;
-        let options = ExchangeDeclareOptions {
-            durable: true,
-            internal: x.internal,
-            ..ExchangeDeclareOptions::default()
-        };
+        let options =
+            ExchangeDeclareOptions { durable: true, internal: x.internal, ..ExchangeDeclareOptions::default() };
         let kind = match x.kind {
             "topic" => ExchangeKind::Topic,
             "direct" => ExchangeKind::Direct,

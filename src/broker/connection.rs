@@ -74,8 +74,7 @@ impl Connection {
                 }
             }
         }
-        Err(last
-            .unwrap_or(Error::Unreachable { address: "nowhere".into(), why: "no address is configured".into() }))
+        Err(last.unwrap_or(Error::Unreachable { address: "nowhere".into(), why: "no address is configured".into() }))
     }
 
     async fn open_one(settings: &Amqp, url: &str, name: &str) -> Result<Connection, Error> {
@@ -200,10 +199,7 @@ impl Drop for Connection {
 }
 
 /// Awaits one answer of the broker, but not for ever.
-pub(super) async fn under_deadline<T>(
-    what: &str,
-    request: impl Future<Output = lapin::Result<T>>,
-) -> Result<T, Error> {
+pub(super) async fn under_deadline<T>(what: &str, request: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
     match timeout(REQUEST_DEADLINE, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(e)) => Err(Error::from_lapin(&e, what)),
@@ -277,10 +273,9 @@ fn watch_state(connection: &lapin::Connection) -> watch::Receiver<State> {
                 Some(Event::ConnectionUnblocked) => State::Up,
                 // A channel's error is the channel's own affair.
                 Some(Event::Error(e)) if e.is_amqp_soft_error() => continue,
-                Some(Event::Error(e)) => State::Down {
-                    why: e.to_string(),
-                    unparsable: matches!(e.kind(), ErrorKind::ParsingError(_)),
-                },
+                Some(Event::Error(e)) => {
+                    State::Down { why: e.to_string(), unparsable: matches!(e.kind(), ErrorKind::ParsingError(_)) }
+                }
                 Some(_) => continue,
                 None => State::Down { why: "the connection ended".into(), unparsable: false },
             };

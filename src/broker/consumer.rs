@@ -45,8 +45,7 @@ impl Consumer {
     pub async fn open(connection: Arc<Connection>, queue: &str, prefetch: u16) -> Result<Consumer, Error> {
         let channel = connection.channel_with_prefetch(prefetch).await?;
         let name = short(queue).map_err(|e| Error::Lost { what: queue.to_owned(), why: e.to_string() })?;
-        let consume =
-            channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let consume = channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = under_deadline(&format!("consuming queue {queue}"), consume).await?;
         Ok(Consumer { connection, channel, stream, queue: queue.to_owned() })
     }

@@ -124,10 +124,7 @@ impl Publisher {
     }
 
     async fn attempt(&mut self, batch: &[Outgoing], begin_by: Instant) -> Attempt {
-        let not_begun = |why: String| Attempt {
-            outcomes: vec![Outcome::NotBegun { why }; batch.len()],
-            refusal: None,
-        };
+        let not_begun = |why: String| Attempt { outcomes: vec![Outcome::NotBegun { why }; batch.len()], refusal: None };
         let confirm_timeout = self.confirm_timeout;
         let lane = match timeout_at(begin_by, self.lane()).await {
             Ok(Ok(lane)) => lane,
@@ -230,9 +227,7 @@ impl Publisher {
             under_deadline("switching to confirms", channel.confirm_select(ConfirmSelectOptions::default())).await?;
             self.lane = Some(Lane { connection, channel });
         }
-        self.lane
-            .as_ref()
-            .ok_or_else(|| Error::Lost { what: "publishing".into(), why: "the channel is gone".into() })
+        self.lane.as_ref().ok_or_else(|| Error::Lost { what: "publishing".into(), why: "the channel is gone".into() })
     }
 
     /// Closes the channel in the background: a closed or dead one must not keep the caller waiting.

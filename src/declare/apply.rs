@@ -25,6 +25,8 @@ pub enum Error {
 /// One object that the broker refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
+    /// AMQP reply code: 406 it exists otherwise, 403 not allowed.
+    pub code: u16,
     /// Such as `queue 'orders.wait.10s'`.
     pub object: String,
     /// What is in the way, with both values where the broker says them.
@@ -88,7 +90,7 @@ fn explain(object: &Object, code: u16, text: &str) -> Refusal {
                 .to_owned(),
         ),
     };
-    Refusal { object: object_name, why, help }
+    Refusal { code, object: object_name, why, help }
 }
 
 /// `inequivalent arg 'x' for … received … '6000' … but current is … '5000' …` → (x, 6000, 5000).

@@ -207,8 +207,7 @@ impl Builder {
     }
 
     fn bind(&mut self, source: &str, target: Target, routing_key: &str, arguments: Arguments) {
-        let binding =
-            Binding { source: source.to_owned(), target, routing_key: routing_key.to_owned(), arguments };
+        let binding = Binding { source: source.to_owned(), target, routing_key: routing_key.to_owned(), arguments };
         self.objects.push(Object::Binding(binding));
     }
 }
