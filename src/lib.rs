@@ -1,6 +1,7 @@
 //! dwell: delayed messages, retries and long schedules for any RabbitMQ, without a plugin.
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod config;
 pub mod duration;
 pub mod problem;
