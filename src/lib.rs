@@ -1,11 +1,7 @@
 //! dwell: delayed messages, retries and long schedules for any RabbitMQ, without a plugin.
 #![forbid(unsafe_code)]
 
-pub mod admin;
-pub mod app;
 pub mod backoff;
-pub mod broker;
-pub mod clock;
 pub mod config;
 pub mod crash;
 pub mod decide;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use redis::{Cmd, Pipeline, Value};
 
 use super::claim::{Claim, Claimed, Lease, Outcome, Undecodable};
-use super::connection::{Again, Slot};
+use super::connection::Slot;
 use super::durable::{Durable, Job};
 use super::error::{Error, Kind};
 use super::health::Health;
@@ -212,7 +212,7 @@ impl Store {
         let mut call = Verb::Claim.call(&[due.clone(), keys.lease(), keys.lapsed()]);
         call.arg(lease.token()).arg(lease.length().0).arg(max);
         // Made again when the connection broke: if the first one ran, its messages are late by the lease, not lost.
-        let answer = self.0.talk.one("claim", &due, call, Again::Once).await?;
+        let answer = self.0.talk.one("claim", &due, call).await?;
         let taken = Taken::read(answer).ok_or_else(|| Error::answer("claim", Some(&due)))?;
         for (id, due_ms, _) in &taken.items {
             lease.add(*id, *due_ms);
@@ -282,7 +282,7 @@ impl Store {
         let lease = keys.lease();
         let mut call = Verb::Reap.call(&[keys.due(), lease.clone(), keys.lapsed()]);
         call.arg(usize::from(max).clamp(1, BATCH));
-        let answer = self.0.talk.one("reap", &lease, call, Again::Once).await?;
+        let answer = self.0.talk.one("reap", &lease, call).await?;
         let reaped = reply::integer(&answer).and_then(|reaped| usize::try_from(reaped).ok());
         reaped.ok_or_else(|| Error::answer("reap", Some(&lease)))
     }
@@ -378,7 +378,7 @@ impl Store {
         let key = self.0.keys.bridges();
         let mut members = redis::cmd("SMEMBERS");
         members.arg(&key);
-        let answer = self.0.talk.one("bridges", &key, members, Again::Once).await?;
+        let answer = self.0.talk.one("bridges", &key, members).await?;
         let names = reply::array(answer).ok_or_else(|| Error::answer("bridges", Some(&key)))?;
         let mut names: Vec<String> = names.into_iter().filter_map(reply::text).collect();
         names.sort_unstable();
@@ -561,7 +561,7 @@ impl Store {
         for (id, _, _) in items {
             pipe.cmd("GETRANGE").arg(keys.payload(*id)).arg(0).arg(HEAD - 1);
         }
-        let answers = self.0.fetch.all("fetch", None, &pipe, HEAD * items.len(), Again::Once).await?;
+        let answers = self.0.fetch.all("fetch", None, &pipe, HEAD * items.len()).await?;
         let heads = answers.into_iter().zip(items).map(|(answer, (id, _, _))| {
             let key = keys.payload(*id);
             let head = answer.map_err(|error| Error::sort("fetch", Some(&key), &error))?;
@@ -575,12 +575,12 @@ impl Store {
         let key = self.0.keys.shard(&lease.bridge, lease.shard).payload(id);
         let mut length = redis::cmd("STRLEN");
         length.arg(&key);
-        let length = self.0.fetch.one("fetch", &key, length, Again::Once).await?;
+        let length = self.0.fetch.one("fetch", &key, length).await?;
         let length = reply::integer(&length).ok_or_else(|| Error::answer("fetch", Some(&key)))?;
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(&key);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let answers = self.0.fetch.all("fetch", Some(&key), &pipe, length, Again::Once).await?;
+        let answers = self.0.fetch.all("fetch", Some(&key), &pipe, length).await?;
         let answer = answers.into_iter().next().ok_or_else(|| Error::answer("fetch", Some(&key)))?;
         match answer.map_err(|error| Error::sort("fetch", Some(&key), &error))? {
             Value::Nil => Ok(Bytes::new()),
@@ -606,7 +606,7 @@ impl Store {
                 let name = self.0.keys.shard(bridge, shard).keys();
                 let mut get = redis::cmd("HGET");
                 get.arg(&name).arg(key);
-                let answer = self.0.talk.one("find", &name, get, Again::Once).await?;
+                let answer = self.0.talk.one("find", &name, get).await?;
                 let id = reply::perhaps_id(&answer).ok_or_else(|| Error::answer("find", Some(&name)))?;
                 Ok(id.map(|id| Found { id, shard, key: Some(key.to_owned()) }))
             }
@@ -650,7 +650,7 @@ impl Store {
         if pipe.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.0.talk.all(verb, None, pipe, 0, Again::Once).await?;
+        let answers = self.0.talk.all(verb, None, pipe, 0).await?;
         answers.into_iter().map(|answer| answer.map_err(|error| Error::sort(verb, None, &error))).collect()
     }
 
@@ -667,7 +667,7 @@ impl Store {
         if ids.is_empty() {
             return Ok(());
         }
-        let answer = self.0.talk.one(verb.name(), key, call, Again::Once).await?;
+        let answer = self.0.talk.one(verb.name(), key, call).await?;
         let answers = reply::array(answer).filter(|answers| answers.len() == ids.len());
         let answers = answers.ok_or_else(|| Error::answer(verb.name(), Some(key)))?;
         let (not_held, done): (Vec<_>, Vec<_>) =
@@ -688,7 +688,7 @@ impl Store {
         for _ in 0..3 {
             let before = SystemTime::now();
             let begun = Instant::now();
-            let answer = self.0.talk.one("TIME", "", redis::cmd("TIME"), Again::Once).await?;
+            let answer = self.0.talk.one("TIME", "", redis::cmd("TIME")).await?;
             let round = begun.elapsed();
             let theirs = time_micros(answer).ok_or_else(|| Error::answer("TIME", None))?;
             let ours = (before + round / 2).duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();

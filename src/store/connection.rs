@@ -50,15 +50,6 @@ pub(super) struct Live {
     pub(super) number: u64,
 }
 
-/// May a call be made again when its connection broke and nobody knows whether it ran?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
-    /// Yes: the second time changes nothing, or nothing that a lapse does not mend.
-    Once,
-    /// No: the second answer would be another one.
-    Never,
-}
-
 /// Reconnect at once, then with these waits: a failover is found within 2 s of its end.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -144,28 +135,30 @@ impl Slot {
         }
     }
 
-    /// One command on this slot.
-    pub(super) async fn one(&self, verb: &'static str, key: &str, command: Cmd, again: Again) -> Result<Value, Error> {
+    /// One command; see [`Slot::all`].
+    pub(super) async fn one(&self, verb: &'static str, key: &str, command: Cmd) -> Result<Value, Error> {
         let mut pipe = redis::pipe();
         pipe.add_command(command);
-        let answers = self.all(verb, Some(key), &pipe, 0, again).await?;
+        let answers = self.all(verb, Some(key), &pipe, 0).await?;
         let answer = answers.into_iter().next().ok_or_else(|| Error::answer(verb, Some(key)))?;
         answer.map_err(|error| Error::sort(verb, Some(key), &error))
     }
 
     /// Commands in one round trip, each with its own outcome. `bytes`: what is expected to be moved, for the deadline.
+    ///
+    /// They are sent once more when the connection broke and nobody knows whether they ran: for a read that is
+    /// harmless, for a script a second run changes nothing, or nothing that a lapse does not mend.
     pub(super) async fn all(
         &self,
         verb: &'static str,
         key: Option<&str>,
         pipe: &Pipeline,
         bytes: usize,
-        again: Again,
     ) -> Result<Vec<RedisResult<Value>>, Error> {
         let live = self.live(verb).await?;
         let first = self.run(&live, pipe, &[], self.deadline(bytes)).await;
         let outcome = match first {
-            Err(error) if again == Again::Once && matches!(error.kind(), Kind::Unreachable(_)) => {
+            Err(error) if matches!(error.kind(), Kind::Unreachable(_)) => {
                 let live = self.live(verb).await?;
                 self.run(&live, pipe, &[], self.deadline(bytes)).await
             }
