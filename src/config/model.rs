@@ -7,24 +7,31 @@ use std::path::PathBuf;
 use crate::duration::Millis;
 
 /// All settings, with defaults filled in.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    /// How to reach RabbitMQ.
     pub amqp: Amqp,
     /// `None`: no `[management]` section.
     pub management: Option<Management>,
     /// `None`: no `[redis]` section; dwell then runs without a store.
     pub redis: Option<Redis>,
+    /// Limits of delays.
     pub delay: Delay,
+    /// The loop that releases what is due.
     pub pump: Pump,
+    /// Deadlines of the daemon.
     pub run: Run,
+    /// What is logged, and how.
     pub log: Log,
+    /// The HTTP face.
     pub http: Http,
 }
 
 /// How to reach RabbitMQ.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Amqp {
-    /// Tried in turn; never empty. `amqp://` or `amqps://`, with a vhost.
+    /// Tried in turn; never empty. `amqp://` or `amqps://`, all with the same vhost, the user name and password of
+    /// the separate keys filled in.
     pub urls: Vec<Secret>,
     /// Begins all vhost-wide names: two teams on one vhost.
     pub prefix: String,
@@ -32,25 +39,30 @@ pub struct Amqp {
     pub prefetch: u16,
     /// How long a connection may take to be ready.
     pub connect_timeout: Millis,
+    /// Files for TLS.
     pub tls: Tls,
 }
 
 /// Files for TLS; all optional.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tls {
+    /// Certificates of authorities to trust besides the usual ones, PEM.
     pub ca_file: Option<PathBuf>,
+    /// Our own certificate, PEM; only together with its key.
     pub cert_file: Option<PathBuf>,
+    /// The key of our own certificate, PEM.
     pub key_file: Option<PathBuf>,
 }
 
 /// How to reach RabbitMQ's management API.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Management {
+    /// `http://` or `https://`, with user name and password.
     pub url: Secret,
 }
 
 /// How to reach Redis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Redis {
     /// `redis://`, `rediss://` or `unix://`.
     pub url: Secret,
@@ -76,14 +88,16 @@ pub enum Durability {
 }
 
 /// Limits of delays where the bridge sets none of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Delay {
+    /// The longest delay that may wait in the broker.
     pub broker_limit: Millis,
+    /// The longest delay at all.
     pub max_delay: Millis,
 }
 
 /// The loop that releases what is due.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pump {
     /// Messages in one claim at most, 1 to 1000.
     pub batch: u16,
@@ -92,7 +106,7 @@ pub struct Pump {
 }
 
 /// Deadlines of the daemon.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// How long a graceful stop may take.
     pub stop_deadline: Millis,
@@ -101,23 +115,27 @@ pub struct Run {
 }
 
 /// What is logged, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Log {
     /// `error`, `warn`, `info`, `debug` or `trace`, or a filter in tracing's syntax.
     pub level: String,
+    /// The form of log lines.
     pub format: LogFormat,
 }
 
 /// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
+    /// For people.
     Text,
+    /// For programs: one object a line.
     Json,
 }
 
 /// The HTTP face.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Http {
+    /// Where it listens.
     pub listen: SocketAddr,
     /// Needed by `/api` and `/` on any address that is not loopback.
     pub token: Option<Secret>,

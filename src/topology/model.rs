@@ -59,9 +59,13 @@ pub struct WorkExchange {
 /// RabbitMQ's four built-in exchange types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExchangeKind {
+    /// Compares routing keys with patterns of words.
     Topic,
+    /// Compares whole routing keys.
     Direct,
+    /// Compares nothing: every queue gets every message.
     Fanout,
+    /// Compares headers.
     Headers,
 }
 
@@ -115,8 +119,11 @@ pub struct Binding {
 /// A queue or binding argument: the types that TOML can say.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Argument {
+    /// `true` or `false`.
     Bool(bool),
+    /// A whole number.
     Int(i64),
+    /// A text.
     Text(String),
 }
 
@@ -126,7 +133,18 @@ pub enum RetrySchedule {
     /// As listed; after the last one the message is buried.
     List(Vec<Millis>),
     /// `first`, then times `factor` each, at most `max`, `attempts` times; each spread by ± `jitter` (0 to 1).
-    Exponential { first: Millis, factor: f64, max: Millis, attempts: u32, jitter: f64 },
+    Exponential {
+        /// The delay after the first failure.
+        first: Millis,
+        /// Each delay is the one before times this: finite, at least 1.
+        factor: f64,
+        /// No delay is longer; at least `first`.
+        max: Millis,
+        /// How many delays there are; at least 1.
+        attempts: u32,
+        /// The share of a delay by which it is spread: 0 to 1.
+        jitter: f64,
+    },
 }
 
 // === impl ExchangeKind ===
