@@ -240,7 +240,8 @@ pub fn bad_duration(place: Place, text: &str, error: ParseError) -> Problem {
         ParseError::Overflow => "write a shorter one; 584 million years do not fit".to_owned(),
         _ => match mended_duration(text) {
             Some(mended) => format!("write `\"{mended}\"`"),
-            None => "write a sum of numbers with the units `ms`, `s`, `m`, `h`, `d`: `\"30s\"`, `\"1h30m\"`, `\"7d\"`".to_owned(),
+            None => "write a sum of numbers with the units `ms`, `s`, `m`, `h`, `d`: `\"30s\"`, `\"1h30m\"`, `\"7d\"`"
+                .to_owned(),
         },
     };
     problem.label("no duration").help(help)

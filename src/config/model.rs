@@ -68,6 +68,7 @@ pub struct Redis {
     pub url: Secret,
     /// Begins every key; no braces (they would change Cluster slots).
     pub key_prefix: String,
+    /// What an acknowledged park has survived.
     pub durability: Durability,
     /// Into how many parts each bridge's records are divided, 1 to 256. Written in Redis at first use; another
     /// number later is refused.

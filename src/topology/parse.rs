@@ -52,7 +52,10 @@ const FOREIGN_BRIDGE: &[(&[&str], &str)] = &[
     (&["queues"], "each work queue is a table of its own: `[[bridge.<name>.queue]]`"),
     (&["delay_exchange", "name"], "the delay exchange where publishers publish is `exchange`"),
     (&["target", "destination", "to"], "where due messages come out is `work_exchange`"),
-    (&["durable", "auto_delete", "internal"], "everything that dwell declares is durable and stays; there is no such choice"),
+    (
+        &["durable", "auto_delete", "internal"],
+        "everything that dwell declares is durable and stays; there is no such choice",
+    ),
     (&["vhost"], "one daemon serves one vhost, and it is named in the setting `amqp.url`"),
     (&["retry", "retries"], "a retry schedule belongs to a queue: `[[bridge.<name>.queue]]` has `retry`"),
     (&["bind", "routing_key", "bindings"], "bindings belong to a queue: `[[bridge.<name>.queue]]` has `bind`"),
@@ -239,7 +242,8 @@ impl Parser<'_> {
     }
 
     fn version(&mut self, entry: &Entry<'_, '_>) {
-        let fine = matches!(entry.value, DeValue::Integer(number) if number.radix() == 10 && number.as_str() == VERSION);
+        let fine =
+            matches!(entry.value, DeValue::Integer(number) if number.radix() == 10 && number.as_str() == VERSION);
         if !fine {
             self.problems.push(
                 Problem::error(
@@ -272,16 +276,25 @@ impl Parser<'_> {
         };
         for entry in entries(table) {
             match entry.key {
-                "exchange" => bridge.exchange = self.string(&entry, "the exchange is named by a text: `exchange = \"orders.delay\"`"),
+                "exchange" => {
+                    bridge.exchange =
+                        self.string(&entry, "the exchange is named by a text: `exchange = \"orders.delay\"`")
+                }
                 "work_exchange" => bridge.work_exchange = self.work_exchange(&entry),
-                "tiers" => bridge.tiers = self.durations(&entry, "tiers are a list: `tiers = [\"10s\", \"1m\"]`").unwrap_or_default(),
+                "tiers" => {
+                    bridge.tiers =
+                        self.durations(&entry, "tiers are a list: `tiers = [\"10s\", \"1m\"]`").unwrap_or_default()
+                }
                 "default_delay" => bridge.default_delay = self.duration(&entry),
                 "native" => bridge.native = self.boolean(&entry),
                 "cancellable" => bridge.cancellable = self.boolean(&entry),
                 "long" => bridge.long = self.string(&entry, "write `long = \"store\"` or `long = \"reject\"`"),
                 "broker_limit" => bridge.broker_limit = self.duration(&entry),
                 "max_delay" => bridge.max_delay = self.duration(&entry),
-                "queue_type" => bridge.queue_type = self.string(&entry, "write `queue_type = \"quorum\"` or `queue_type = \"classic\"`"),
+                "queue_type" => {
+                    bridge.queue_type =
+                        self.string(&entry, "write `queue_type = \"quorum\"` or `queue_type = \"classic\"`")
+                }
                 "queue" => bridge.queues = self.queues(&entry, header.key),
                 _ => self.unknown_key(&entry, "a bridge", BRIDGE_KEYS, FOREIGN_BRIDGE),
             }
@@ -299,7 +312,9 @@ impl Parser<'_> {
             DeValue::Table(table) => {
                 for entry in entries(table) {
                     match entry.key {
-                        "name" => exchange.name = self.string(&entry, "the exchange is named by a text: `name = \"orders\"`"),
+                        "name" => {
+                            exchange.name = self.string(&entry, "the exchange is named by a text: `name = \"orders\"`")
+                        }
                         "type" => exchange.kind = self.string(&entry, "write `type = \"topic\"`"),
                         "declare" => exchange.declare = self.boolean(&entry),
                         _ => self.unknown_key(&entry, "a work exchange", WORK_EXCHANGE_KEYS, FOREIGN_WORK_EXCHANGE),
@@ -315,7 +330,8 @@ impl Parser<'_> {
     }
 
     fn queues(&mut self, entry: &Entry<'_, '_>, bridge: &str) -> Vec<Queue> {
-        let help = format!("queues are written `[[bridge.{bridge}.queue]]`, with two brackets, one header for each queue");
+        let help =
+            format!("queues are written `[[bridge.{bridge}.queue]]`, with two brackets, one header for each queue");
         let DeValue::Array(array) = entry.value else {
             self.wrong_type(entry, "a list of tables", &help);
             return Vec::new();
@@ -325,7 +341,12 @@ impl Parser<'_> {
             match item.get_ref() {
                 DeValue::Table(table) => queues.extend(self.queue(entry, table, item.span().into())),
                 other => {
-                    let item = Entry { key: entry.key, key_span: entry.key_span, value: other, value_span: item.span().into() };
+                    let item = Entry {
+                        key: entry.key,
+                        key_span: entry.key_span,
+                        value: other,
+                        value_span: item.span().into(),
+                    };
                     self.wrong_type(&item, "a table", &help);
                 }
             }
@@ -375,8 +396,7 @@ impl Parser<'_> {
     }
 
     fn bind(&mut self, entry: &Entry<'_, '_>) -> Option<At<Vec<Bind>>> {
-        const HELP: &str =
-            "write `bind = [\"order.*.close\"]`; for a headers exchange `bind = [{ x-match = \"all\", type = \"invoice\" }]`";
+        const HELP: &str = "write `bind = [\"order.*.close\"]`; for a headers exchange `bind = [{ x-match = \"all\", type = \"invoice\" }]`";
         let DeValue::Array(array) = entry.value else {
             self.wrong_type(entry, "a list", HELP);
             return None;
@@ -388,7 +408,12 @@ impl Parser<'_> {
                 DeValue::String(key) => binds.push(Bind::Key(At { value: key.to_string(), place })),
                 DeValue::Table(table) => binds.push(Bind::Headers(At { value: self.arguments(table), place })),
                 other => {
-                    let item = Entry { key: entry.key, key_span: entry.key_span, value: other, value_span: item.span().into() };
+                    let item = Entry {
+                        key: entry.key,
+                        key_span: entry.key_span,
+                        value: other,
+                        value_span: item.span().into(),
+                    };
                     self.wrong_type(&item, "a text or a table of headers", HELP);
                 }
             }
@@ -397,8 +422,7 @@ impl Parser<'_> {
     }
 
     fn retry(&mut self, entry: &Entry<'_, '_>) -> Option<At<Retry>> {
-        const HELP: &str =
-            "write `retry = [\"5s\", \"20s\"]`, or `retry = { first = \"1s\", factor = 2, max = \"1h\", attempts = 8, jitter = 0.1 }`";
+        const HELP: &str = "write `retry = [\"5s\", \"20s\"]`, or `retry = { first = \"1s\", factor = 2, max = \"1h\", attempts = 8, jitter = 0.1 }`";
         let retry = match entry.value {
             DeValue::Array(_) => Retry::List(self.durations(entry, HELP)?),
             DeValue::Table(table) => {
@@ -419,9 +443,13 @@ impl Parser<'_> {
                 }
                 if !first {
                     self.problems.push(
-                        Problem::error(Code::MissingKey, self.place(entry.value_span), "the retry schedule has no first delay")
-                            .label("no `first`")
-                            .help(HELP),
+                        Problem::error(
+                            Code::MissingKey,
+                            self.place(entry.value_span),
+                            "the retry schedule has no first delay",
+                        )
+                        .label("no `first`")
+                        .help(HELP),
                     );
                 }
                 Retry::Exponential(retry)
@@ -559,9 +587,13 @@ impl Parser<'_> {
     fn wrong_type(&mut self, entry: &Entry<'_, '_>, wanted: &str, help: &str) {
         let found = type_name(entry.value);
         self.problems.push(
-            Problem::error(Code::WrongType, self.place(entry.value_span), format!("{} takes {wanted}, not {found}", show(entry.key)))
-                .label(found)
-                .help(help),
+            Problem::error(
+                Code::WrongType,
+                self.place(entry.value_span),
+                format!("{} takes {wanted}, not {found}", show(entry.key)),
+            )
+            .label(found)
+            .help(help),
         );
     }
 
@@ -582,8 +614,11 @@ impl Parser<'_> {
 
     /// At the top level a word is most often a bridge or a bridge's key that lost its header.
     fn unknown_file_key(&mut self, entry: &Entry<'_, '_>) {
-        let problem =
-            Problem::error(Code::UnknownKey, self.place(entry.key_span), format!("{} is no key of a topology file", show(entry.key)));
+        let problem = Problem::error(
+            Code::UnknownKey,
+            self.place(entry.key_span),
+            format!("{} is no key of a topology file", show(entry.key)),
+        );
         if BRIDGE_KEYS.contains(&entry.key) {
             self.problems.push(
                 problem.label("a key of a bridge").help("write it under the header of its bridge: `[bridge.<name>]`"),

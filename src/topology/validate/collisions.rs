@@ -22,9 +22,17 @@ enum Space {
 #[derive(Clone, Debug, PartialEq)]
 enum Role {
     DelayExchange,
-    WorkExchange { kind: ExchangeKind, declare: bool },
-    WorkQueue { declare: bool, bridge: String },
-    DeadQueue { of: String },
+    WorkExchange {
+        kind: ExchangeKind,
+        declare: bool,
+    },
+    WorkQueue {
+        declare: bool,
+        bridge: String,
+    },
+    DeadQueue {
+        of: String,
+    },
     /// One of the names that dwell makes of a bridge's name.
     Derived,
 }
@@ -90,10 +98,9 @@ impl Check<'_> {
         for ((space, name), claims) in claims {
             for (prefix, owner) in waits.iter().filter(|(prefix, _)| name.starts_with(prefix.as_str())) {
                 for claim in claims.iter().filter(|claim| *space == Space::Queue && claim.place != owner.place) {
-                    self.problems.push(
-                        collision(Space::Queue, name, owner, claim)
-                            .why(format!("every queue `{prefix}*` is a buffer queue of that bridge, also those of earlier tiers")),
-                    );
+                    self.problems.push(collision(Space::Queue, name, owner, claim).why(format!(
+                        "every queue `{prefix}*` is a buffer queue of that bridge, also those of earlier tiers"
+                    )));
                 }
             }
         }
@@ -102,7 +109,8 @@ impl Check<'_> {
     /// RabbitMQ's own exchanges have the types they have.
     fn predeclared(&mut self, raw: &[raw::Bridge], bridge: &Bridge) {
         let exchange = &bridge.work_exchange;
-        let Some(kind) = predeclared_kind(&exchange.name).filter(|kind| !exchange.declare && *kind != exchange.kind) else {
+        let Some(kind) = predeclared_kind(&exchange.name).filter(|kind| !exchange.declare && *kind != exchange.kind)
+        else {
             return;
         };
         let written = raw.iter().find(|raw| raw.name.value == bridge.name).and_then(|raw| raw.work_exchange.as_ref());
@@ -136,7 +144,8 @@ fn claims_of(raw: &raw::Bridge, bridge: &Bridge) -> Vec<((Space, String), Claim)
         },
     ));
     let work = &bridge.work_exchange;
-    let work_place = raw.work_exchange.as_ref().and_then(|exchange| exchange.name.as_ref()).map_or(header, |at| &at.place);
+    let work_place =
+        raw.work_exchange.as_ref().and_then(|exchange| exchange.name.as_ref()).map_or(header, |at| &at.place);
     claims.push((
         (Space::Exchange, work.name.clone()),
         Claim {
@@ -148,7 +157,8 @@ fn claims_of(raw: &raw::Bridge, bridge: &Bridge) -> Vec<((Space, String), Claim)
     for (suffix, spaces) in DERIVED {
         for space in *spaces {
             let by = format!("bridge {} for itself", show(name));
-            claims.push(((*space, format!("{name}{suffix}")), Claim { role: Role::Derived, place: header.clone(), by }));
+            claims
+                .push(((*space, format!("{name}{suffix}")), Claim { role: Role::Derived, place: header.clone(), by }));
         }
     }
     for (raw, queue) in raw.queues.iter().zip(&bridge.queues) {

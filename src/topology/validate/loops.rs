@@ -31,10 +31,8 @@ impl Check<'_> {
         for node in &nodes {
             self.dead_letters_to_a_queue(node, &nodes, bridges);
         }
-        let edges: Vec<Vec<usize>> = nodes
-            .iter()
-            .map(|from| (0..nodes.len()).filter(|to| expires_into(from, &nodes[*to])).collect())
-            .collect();
+        let edges: Vec<Vec<usize>> =
+            nodes.iter().map(|from| (0..nodes.len()).filter(|to| expires_into(from, &nodes[*to])).collect()).collect();
         let mut reported = vec![false; nodes.len()];
         for start in 0..nodes.len() {
             if reported[start] {
@@ -76,11 +74,15 @@ impl Check<'_> {
         let exchange = bridges.iter().any(|bridge| bridge.exchange == *name || bridge.work_exchange.name == *name);
         if let (false, Some(queue)) = (exchange, nodes.iter().find(|other| other.queue.name == *name)) {
             self.problems.push(
-                Problem::error(Code::BadReference, at.value.place.clone(), format!("{} is a queue, not an exchange", show(name)))
-                    .label("needs an exchange")
-                    .also(queue.raw.name.place.clone(), "the queue is declared here")
-                    .why("RabbitMQ drops dead letters for an exchange that does not exist, without a word")
-                    .help(format!("write `x-dead-letter-exchange = \"\", x-dead-letter-routing-key = \"{name}\"`")),
+                Problem::error(
+                    Code::BadReference,
+                    at.value.place.clone(),
+                    format!("{} is a queue, not an exchange", show(name)),
+                )
+                .label("needs an exchange")
+                .also(queue.raw.name.place.clone(), "the queue is declared here")
+                .why("RabbitMQ drops dead letters for an exchange that does not exist, without a word")
+                .help(format!("write `x-dead-letter-exchange = \"\", x-dead-letter-routing-key = \"{name}\"`")),
             );
         }
     }
@@ -119,7 +121,11 @@ fn expires_into(from: &Node<'_>, to: &Node<'_>) -> bool {
         }
         (ExchangeKind::Direct | ExchangeKind::Topic, None) => {
             same_queue
-                || to.queue.bindings.iter().any(|binding| own.iter().any(|own| pattern::meet(own, &binding.routing_key)))
+                || to
+                    .queue
+                    .bindings
+                    .iter()
+                    .any(|binding| own.iter().any(|own| pattern::meet(own, &binding.routing_key)))
         }
     }
 }

@@ -122,8 +122,11 @@ impl Check<'_> {
     }
 
     fn long(&mut self, raw: &raw::Bridge) -> Option<Long> {
-        let long =
-            self.word(raw.long.as_ref(), "long", &[("store", Long::Store), ("relay", Long::Relay), ("reject", Long::Reject)]);
+        let long = self.word(
+            raw.long.as_ref(),
+            "long",
+            &[("store", Long::Store), ("relay", Long::Relay), ("reject", Long::Reject)],
+        );
         if let (Some(Long::Relay), Some(at)) = (long, &raw.long) {
             self.problems.push(
                 Problem::error(Code::NotYet, at.place.clone(), "this release cannot relay long delays yet")
@@ -142,10 +145,11 @@ impl Check<'_> {
             return Some(*value);
         }
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let problem =
-            Problem::error(Code::BadValue, at.place.clone(), format!("{} is no `{key}`", show(&at.value)));
+        let problem = Problem::error(Code::BadValue, at.place.clone(), format!("{} is no `{key}`", show(&at.value)));
         self.problems.push(match near(&at.value, names.iter().copied()) {
-            Some(meant) => problem.label(format!("did you mean `{meant}`?")).help(format!("write `{key} = \"{meant}\"`")),
+            Some(meant) => {
+                problem.label(format!("did you mean `{meant}`?")).help(format!("write `{key} = \"{meant}\"`"))
+            }
             None => problem.label("unknown").help(format!("write {}", one_of(&names))),
         });
         None

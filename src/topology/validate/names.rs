@@ -27,10 +27,24 @@ impl Check<'_> {
         let odd = name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'));
         let why = "the name becomes part of exchange and queue names, of Redis keys and of metric labels";
         if name.is_empty() {
-            self.error(Code::BadName, &at.place, "the bridge has an empty name", "empty", why, "write `[bridge.orders]`");
+            self.error(
+                Code::BadName,
+                &at.place,
+                "the bridge has an empty name",
+                "empty",
+                why,
+                "write `[bridge.orders]`",
+            );
         } else if let Some(odd) = odd {
             let what = format!("bridge name {} has the character {}", show(name), show(&odd.to_string()));
-            self.error(Code::BadName, &at.place, what, "not allowed here", why, "use letters, digits, `.`, `_` and `-`");
+            self.error(
+                Code::BadName,
+                &at.place,
+                what,
+                "not allowed here",
+                why,
+                "use letters, digits, `.`, `_` and `-`",
+            );
         } else if name.len() > LONGEST_BRIDGE {
             let what = format!("bridge name {} has {} bytes", show(name), name.len());
             self.error(Code::BadName, &at.place, what, "too long", why, &format!("use at most {LONGEST_BRIDGE} bytes"));

@@ -37,8 +37,10 @@ enum Rule {
     },
 }
 
-const CLASSIC_ONLY: Rule =
-    Rule::Refused { why: "RabbitMQ knows it for classic queues only, and work queues are quorum queues", help: "take it out" };
+const CLASSIC_ONLY: Rule = Rule::Refused {
+    why: "RabbitMQ knows it for classic queues only, and work queues are quorum queues",
+    help: "take it out",
+};
 
 /// Every argument of RabbitMQ that dwell knows.
 const RULES: &[(&str, Rule)] = &[
@@ -87,7 +89,10 @@ const RULES: &[(&str, Rule)] = &[
     ("x-queue-master-locator", CLASSIC_ONLY),
     (
         "x-max-age",
-        Rule::Refused { why: "RabbitMQ knows it for streams only, and work queues are quorum queues", help: "take it out" },
+        Rule::Refused {
+            why: "RabbitMQ knows it for streams only, and work queues are quorum queues",
+            help: "take it out",
+        },
     ),
 ];
 
@@ -126,17 +131,25 @@ impl Check<'_> {
             return vec![Binding { routing_key: String::new(), arguments: BTreeMap::new() }];
         }
         if written.is_empty() {
-            let example = if kind == ExchangeKind::Headers { "[{ x-match = \"all\", type = \"invoice\" }]" } else { "[\"order.*.close\"]" };
+            let example = if kind == ExchangeKind::Headers {
+                "[{ x-match = \"all\", type = \"invoice\" }]"
+            } else {
+                "[\"order.*.close\"]"
+            };
             let place = raw.bind.as_ref().map_or(&raw.name.place, |at| &at.place);
             self.problems.push(
-                Problem::warning(Code::NoBinding, place.clone(), format!("no message reaches queue {}", show(&raw.name.value)))
-                    .label("bound to nothing")
-                    .why(format!(
-                        "the work exchange {} is a {} exchange and gives a queue only what it is bound for",
-                        show(&bridge.work_exchange.name),
-                        kind.as_str()
-                    ))
-                    .help(format!("write `bind = {example}`")),
+                Problem::warning(
+                    Code::NoBinding,
+                    place.clone(),
+                    format!("no message reaches queue {}", show(&raw.name.value)),
+                )
+                .label("bound to nothing")
+                .why(format!(
+                    "the work exchange {} is a {} exchange and gives a queue only what it is bound for",
+                    show(&bridge.work_exchange.name),
+                    kind.as_str()
+                ))
+                .help(format!("write `bind = {example}`")),
             );
         }
         let mut seen: Vec<(Binding, Place)> = Vec::new();
@@ -170,7 +183,8 @@ impl Check<'_> {
                 }
                 Bind::Headers(headers) => {
                     self.headers(headers);
-                    let arguments = headers.value.iter().map(|(name, at)| (name.clone(), at.value.value.clone())).collect();
+                    let arguments =
+                        headers.value.iter().map(|(name, at)| (name.clone(), at.value.value.clone())).collect();
                     Binding { routing_key: String::new(), arguments }
                 }
             };
@@ -226,9 +240,12 @@ impl Check<'_> {
             };
             with_x = word.ends_with("-with-x");
             if !X_MATCH.contains(&word) {
-                let problem = Problem::error(Code::BadBinding, at.value.place.clone(), format!("{} is no x-match", show(word)));
+                let problem =
+                    Problem::error(Code::BadBinding, at.value.place.clone(), format!("{} is no x-match", show(word)));
                 self.problems.push(match near(word, X_MATCH.iter().copied()) {
-                    Some(meant) => problem.label(format!("did you mean `{meant}`?")).help(format!("write `x-match = \"{meant}\"`")),
+                    Some(meant) => {
+                        problem.label(format!("did you mean `{meant}`?")).help(format!("write `x-match = \"{meant}\"`"))
+                    }
                     None => problem.label("unknown").help(format!("write {}", one_of(X_MATCH))),
                 });
                 return;
@@ -268,10 +285,14 @@ impl Check<'_> {
                     // RabbitMQ ignores what it does not know, so a typo would silently change nothing.
                     if let Some(meant) = near(name, RULES.iter().map(|(known, _)| *known)) {
                         self.problems.push(
-                            Problem::error(Code::UnknownKey, at.key.clone(), format!("{} is no queue argument of RabbitMQ", show(name)))
-                                .label(format!("did you mean `{meant}`?"))
-                                .why("RabbitMQ ignores arguments that it does not know")
-                                .help(format!("write `{meant}`")),
+                            Problem::error(
+                                Code::UnknownKey,
+                                at.key.clone(),
+                                format!("{} is no queue argument of RabbitMQ", show(name)),
+                            )
+                            .label(format!("did you mean `{meant}`?"))
+                            .why("RabbitMQ ignores arguments that it does not know")
+                            .help(format!("write `{meant}`")),
                         );
                     }
                 }
@@ -297,9 +318,14 @@ impl Check<'_> {
             }),
             (Rule::Ttl, Argument::Text(text)) => {
                 let ms = text.parse::<Millis>().map_or(60_000, |millis| millis.0);
-                Some(wrong("milliseconds, as an integer", &format!("write `{name} = {ms}`")).why("RabbitMQ refuses a text there (406)"))
+                Some(
+                    wrong("milliseconds, as an integer", &format!("write `{name} = {ms}`"))
+                        .why("RabbitMQ refuses a text there (406)"),
+                )
             }
-            (Rule::Ttl, Argument::Bool(_)) => Some(wrong("milliseconds, as an integer", "write `x-message-ttl = 60000`")),
+            (Rule::Ttl, Argument::Bool(_)) => {
+                Some(wrong("milliseconds, as an integer", "write `x-message-ttl = 60000`"))
+            }
             (Rule::AtLeast(least), Argument::Int(number)) => (number < least).then(|| {
                 Problem::error(Code::BadValue, at.value.place.clone(), format!("{} cannot be {number}", show(name)))
                     .label("out of range")
@@ -353,7 +379,10 @@ impl Check<'_> {
         self.problems.push(
             Problem::warning(Code::NotYet, at.place.clone(), "this release does not carry out retry schedules yet")
                 .label("not yet")
-                .why(format!("until then the first failure of a message is its last, and it rests in {}", show(&resting)))
+                .why(format!(
+                    "until then the first failure of a message is its last, and it rests in {}",
+                    show(&resting)
+                ))
                 .help("nothing: the queue is declared with all that retry will need, and no change will be due"),
         );
         schedule
@@ -489,14 +518,18 @@ impl Check<'_> {
                 .label("perhaps never followed")
                 .also(declare_place(raw), "another team declares this queue")
                 .why(format!("dwell sees only failures that RabbitMQ sends to {}", show(&failed)))
-                .help(format!("ask the other team for the argument or policy `dead-letter-exchange` = {}", show(&failed))),
+                .help(format!(
+                    "ask the other team for the argument or policy `dead-letter-exchange` = {}",
+                    show(&failed)
+                )),
             );
         }
     }
 }
 
 fn refused(name: &str, at: &ArgumentAt) -> Problem {
-    Problem::error(Code::ArgumentRefused, at.key.clone(), format!("argument {} is refused", show(name))).label("not here")
+    Problem::error(Code::ArgumentRefused, at.key.clone(), format!("argument {} is refused", show(name)))
+        .label("not here")
 }
 
 fn bind_place(bind: &Bind) -> Place {
