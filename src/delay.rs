@@ -53,10 +53,10 @@ pub fn asked(headers: Option<&Headers>) -> Result<Option<Delay>, Malformed> {
 fn relative(value: &Value) -> Result<Delay, Malformed> {
     let ms = match value {
         Value::Float(_) | Value::Double(_) => float(value)?,
-        _ => match integer(value) {
-            Some(n) => n,
-            None => return text_delay(value),
-        },
+        _ => {
+            let Some(n) = integer(value) else { return text_delay(value) };
+            n
+        }
     };
     Ok(after(ms))
 }

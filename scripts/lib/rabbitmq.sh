@@ -116,7 +116,7 @@ rabbitmq_start_locked() {
       </dev/null >"$dir/log/startup.log" 2>&1 9>&- &
     echo $! >"$dir/rabbitmq.pid"
   fi
-  if ! wait_until 120 "$(cat "$dir/rabbitmq.pid")" rabbitmq_answers "$dir"; then
+  if ! wait_until 180 "$(cat "$dir/rabbitmq.pid")" rabbitmq_answers "$dir"; then
     tail -n 20 "$dir/log/startup.log" >&2
     end_process "$dir" rabbitmq.pid KILL 10
     rabbitmq_stop "$dir"
