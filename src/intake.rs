@@ -130,6 +130,9 @@ const SESSION_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Durati
 /// some old versions). All are then given back and taken again.
 const HELD_AT_MOST: Duration = Duration::from_secs(600);
 
+/// How often the age of what is held is looked at where nothing else happens.
+const AGE_CHECK: Duration = Duration::from_secs(30);
+
 /// How long stopping may wait for what is in hand, besides the deadline of the whole stop.
 const LAST_PASS: Duration = Duration::from_secs(20);
 
@@ -204,6 +207,8 @@ impl Intake {
                 biased;
                 () = stop.cancelled() => break,
                 batch = self.next_batch(session) => batch?,
+                // Also where nothing comes any more, because all of the prefetch is held.
+                () = tokio::time::sleep(AGE_CHECK) => Vec::new(),
             };
             let counts = self.run_once(batch, session).await;
             if *cautious && counts.placed + counts.parking > 0 {
@@ -247,6 +252,9 @@ impl Intake {
 
     /// One pass: sees a batch of messages to their places and acknowledges those that arrived there.
     async fn run_once(&mut self, batch: Vec<Taken>, session: &mut Session) -> Counts {
+        if batch.is_empty() {
+            return Counts::default();
+        }
         crash::point("intake.taken");
         self.place(batch, session).await
     }
