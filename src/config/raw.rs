@@ -7,7 +7,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 use toml::de::{DeTable, DeValue};
 
-use crate::problem::{Code, Place, Problem, Span, near, one_of, show};
+use crate::problem::{Code, Place, Problem, Span, all_of, near, show};
 use crate::topology::{bad_toml, duplicate_key, type_name};
 
 /// Every setting, as `section.key`.
@@ -285,9 +285,9 @@ fn unknown(place: Place, key: &str) -> Problem {
         return problem.label("in another section").help(format!("write it under `[{home}]`"));
     }
     let help = if section.is_empty() {
-        format!("the sections are {}", one_of(&siblings))
+        format!("the sections are {}", all_of(&siblings))
     } else {
-        format!("the keys of `[{section}]` are {}", one_of(&siblings))
+        format!("the keys of `[{section}]` are {}", all_of(&siblings))
     };
     problem.label("unknown").help(help)
 }
