@@ -287,7 +287,10 @@ proptest! {
         let values = text.replace("\"hunter2\"", "").replace("u:hunter2@", "");
         prop_assert!(values.contains(SECRET) || !shown.contains(SECRET), "{shown}");
     }
+}
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn no_variable_panics(value in "\\PC*") {
         for key in config::keys() {
