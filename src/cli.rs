@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
+use crate::app;
 use crate::config::{self, LogFormat, Override, Settings};
 use crate::duration::Millis;
 use crate::exit::Code;
@@ -163,15 +164,7 @@ fn run(args: &RunArgs) -> Result<Code, Code> {
     };
     begin_log(&settings)?;
     read.said.warn(settings.log.format);
-    on_runtime(daemon(settings, topology))
-}
-
-/// Runs the daemon until it is told to stop.
-// The seam to `app`: until its body is written it says so honestly and the process ends with 1.
-#[expect(clippy::unused_async, reason = "the daemon that will stand here is async")]
-async fn daemon(_settings: Settings, _topology: Topology) -> Code {
-    complain("`dwell run` is not built yet", "", "use `dwell check` meanwhile");
-    Code::Failed
+    on_runtime(app::run(settings, topology))
 }
 
 // === check ===

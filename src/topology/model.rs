@@ -147,6 +147,20 @@ pub enum RetrySchedule {
     },
 }
 
+// === impl Bridge ===
+
+impl Bridge {
+    /// Whether this bridge's tiers wait in buffer queues of the broker.
+    ///
+    /// Not where every message must be cancellable, not where the file says `native = false`, and not where somebody
+    /// else declares the work exchange: without dwell's alternate exchange behind it an unroutable message would be
+    /// held in the buffer queue for ever, and with it everything behind.
+    #[must_use]
+    pub fn uses_tiers(&self) -> bool {
+        self.native && !self.cancellable && self.work_exchange.declare
+    }
+}
+
 // === impl ExchangeKind ===
 
 impl ExchangeKind {

@@ -1,0 +1,146 @@
+//! Declaring and counting: the requests that change or look at topology, each on a channel that may be lost to it.
+
+use std::sync::Arc;
+
+use lapin::ExchangeKind;
+use lapin::options::{ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+
+use super::connection::{Connection, under_deadline};
+use super::error::Error;
+use super::wire::{self, Headers, ShortString, Value};
+use crate::declare::declaration::{Argument, Arguments, Binding, Exchange, Object, Queue, Target};
+
+/// A channel for declarations, replaced whenever the broker closes it over one of them.
+#[derive(Debug)]
+pub struct Admin {
+    connection: Arc<Connection>,
+    channel: Option<lapin::Channel>,
+}
+
+/// Why an object was not declared.
+#[derive(Clone, Debug)]
+pub enum DeclareError {
+    /// The broker refuses this object; others may work.
+    Refused {
+        /// AMQP reply code.
+        code: u16,
+        /// The broker's own words.
+        text: String,
+    },
+    /// The broker is gone, or too slow.
+    Broker(Error),
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// For declarations on that connection.
+    #[must_use]
+    pub fn new(connection: Arc<Connection>) -> Admin {
+        Admin { connection, channel: None }
+    }
+
+    /// Declares one object; a no-op where it exists as described.
+    ///
+    /// # Errors
+    /// [`DeclareError::Refused`] where it exists otherwise (406) or may not be declared (403).
+    pub async fn declare(&mut self, object: &Object) -> Result<(), DeclareError> {
+        let what = format!("declaring {object}");
+        let result = match object {
+            Object::Exchange(x) => self.exchange(x, &what).await,
+            Object::Queue(q) => self.queue(q, &what).await,
+            Object::Binding(b) => self.bind(b, &what).await,
+        };
+        result.map_err(|e| {
+            self.channel = None;
+            match e {
+                Error::Refused { code, text, .. } => DeclareError::Refused { code, text },
+                other => DeclareError::Broker(other),
+            }
+        })
+    }
+
+    /// How many messages are ready in a queue, by a passive declare; `None` where the broker will not say (missing,
+    /// or not allowed: some versions want rights for it).
+    pub async fn depth(&mut self, queue: &str) -> Result<Option<u32>, Error> {
+        let Ok(name) = wire::short(queue) else { return Ok(None) };
+        let channel = self.channel().await?;
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let declare = channel.queue_declare(name, options, Headers::default());
+        match under_deadline("looking at a queue", declare).await {
+            Ok(queue) => Ok(Some(queue.message_count())),
+            Err(Error::Refused { .. }) => {
+                self.channel = None;
+                Ok(None)
+            }
+            Err(e) => {
+                self.channel = None;
+                Err(e)
+            }
+        }
+    }
+
+    async fn channel(&mut self) -> Result<&lapin::Channel, Error> {
+        if !self.channel.as_ref().is_some_and(|c| c.status().connected()) {
+            self.channel = Some(self.connection.channel().await?);
+        }
+        self.channel.as_ref().ok_or_else(|| Error::Lost { what: "declaring".into(), why: "no channel".into() })
+    }
+
+    async fn exchange(&mut self, x: &Exchange, what: &str) -> Result<(), Error> {
+        let name = name(&x.name)?;
+        let options =
+            ExchangeDeclareOptions { durable: true, internal: x.internal, ..ExchangeDeclareOptions::default() };
+        let kind = match x.kind {
+            "topic" => ExchangeKind::Topic,
+            "direct" => ExchangeKind::Direct,
+            "fanout" => ExchangeKind::Fanout,
+            "headers" => ExchangeKind::Headers,
+            other => ExchangeKind::Custom(other.to_owned()),
+        };
+        let channel = self.channel().await?;
+        under_deadline(what, channel.exchange_declare(name, kind, options, table(&x.arguments)?)).await
+    }
+
+    async fn queue(&mut self, q: &Queue, what: &str) -> Result<(), Error> {
+        let name = name(&q.name)?;
+        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let channel = self.channel().await?;
+        under_deadline(what, channel.queue_declare(name, options, table(&q.arguments)?)).await.map(|_| ())
+    }
+
+    async fn bind(&mut self, b: &Binding, what: &str) -> Result<(), Error> {
+        let (source, key) = (name(&b.source)?, name(&b.routing_key)?);
+        let arguments = table(&b.arguments)?;
+        let channel = self.channel().await?;
+        match &b.target {
+            Target::Queue(queue) => {
+                let options = QueueBindOptions::default();
+                under_deadline(what, channel.queue_bind(name(queue)?, source, key, options, arguments)).await
+            }
+            Target::Exchange(exchange) => {
+                let options = ExchangeBindOptions::default();
+                under_deadline(what, channel.exchange_bind(name(exchange)?, source, key, options, arguments)).await
+            }
+        }
+    }
+}
+
+fn name(text: &str) -> Result<ShortString, Error> {
+    // Topologies are validated; a name that is too long can only be a defect, and is refused rather than a panic.
+    wire::short(text).map_err(|e| Error::Refused { what: text.to_owned(), code: 406, text: e.to_string() })
+}
+
+fn table(arguments: &Arguments) -> Result<Headers, Error> {
+    let mut table = Headers::default();
+    for (key, value) in arguments {
+        let value = match value {
+            Argument::Bool(b) => Value::Boolean(*b),
+            Argument::Int(n) => Value::LongLongInt(*n),
+            Argument::Text(s) => wire::text(s),
+            Argument::Present => Value::Void,
+        };
+        table.insert(name(key)?, value);
+    }
+    Ok(table)
+}

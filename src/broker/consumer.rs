@@ -1,0 +1,161 @@
+//! Consuming: deliveries in chunks, acknowledged one by one and last.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::{FutureExt, StreamExt};
+use lapin::message::Delivery as LapinDelivery;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicRejectOptions};
+use lapin::types::FieldTable;
+
+use super::connection::{Connection, State, under_deadline};
+use super::error::Error;
+use super::wire::short;
+use crate::message::Message;
+
+/// A consumer of one queue, on a channel of its own with its prefetch set before it began.
+#[derive(Debug)]
+pub struct Consumer {
+    connection: Arc<Connection>,
+    channel: lapin::Channel,
+    stream: lapin::Consumer,
+    queue: String,
+}
+
+/// A message that was delivered and not yet answered.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The message.
+    pub message: Message,
+    /// The broker has delivered it before, or may have.
+    pub redelivered: bool,
+    /// By which it is answered.
+    pub receipt: Receipt,
+}
+
+/// The right to answer one delivery, once.
+#[derive(Debug)]
+pub struct Receipt(lapin::Acker);
+
+// === impl Consumer ===
+
+impl Consumer {
+    /// Begins to consume; the broker sends `prefetch` unacknowledged messages at most.
+    pub async fn open(connection: Arc<Connection>, queue: &str, prefetch: u16) -> Result<Consumer, Error> {
+        let channel = connection.channel_with_prefetch(prefetch).await?;
+        let name = short(queue).map_err(|e| Error::Lost { what: queue.to_owned(), why: e.to_string() })?;
+        let consume = channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let stream = under_deadline(&format!("consuming queue {queue}"), consume).await?;
+        Ok(Consumer { connection, channel, stream, queue: queue.to_owned() })
+    }
+
+    /// The queue that is consumed.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Waits for a delivery and takes with it what else is there already, `max` at most: low traffic is served at
+    /// once, high traffic in full chunks.
+    ///
+    /// # Errors
+    /// The consumer has ended: cancelled by the broker (queue deleted, leader lost), channel or connection lost. A
+    /// new one must be opened. Every delivery that was not answered comes again.
+    pub async fn next_chunk(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
+        let mut state = self.connection.state();
+        let first = tokio::select! {
+            first = self.stream.next() => first,
+            // lapin's stream can stay silent when the connection dies (case B117).
+            _ = state.wait_for(|s| matches!(s, State::Down { .. })) => {
+                return Err(self.why_down());
+            }
+        };
+        let mut chunk = Vec::new();
+        chunk.push(self.delivery(first)?);
+        while chunk.len() < max {
+            match self.stream.next().now_or_never() {
+                // An error here is kept by lapin's stream for the next call only in part: the chunk goes first, and
+                // the next call finds the stream ended.
+                Some(Some(Ok(d))) => chunk.push(Delivery::from(d)),
+                _ => break,
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// Stops the broker from sending more. What was delivered can still be acknowledged.
+    pub async fn cancel(&self) {
+        let cancel = self.channel.basic_cancel(self.stream.tag(), BasicCancelOptions::default());
+        let _ = under_deadline("cancelling a consumer", cancel).await;
+    }
+
+    /// Gives back everything unanswered by closing the channel.
+    pub async fn close(self) {
+        let _ = under_deadline("closing a channel", self.channel.close(200, "done".into())).await;
+    }
+
+    fn delivery(&self, item: Option<lapin::Result<LapinDelivery>>) -> Result<Delivery, Error> {
+        match item {
+            Some(Ok(delivery)) => Ok(Delivery::from(delivery)),
+            Some(Err(e)) => Err(match Error::from_lapin(&e, &format!("consuming queue {}", self.queue)) {
+                Error::Unparsable { .. } => Error::Unparsable { queue: self.queue.clone() },
+                other => other,
+            }),
+            None => Err(Error::Lost {
+                what: format!("consuming queue {}", self.queue),
+                why: "the broker cancelled the consumer (queue deleted, or its leader was lost)".into(),
+            }),
+        }
+    }
+
+    fn why_down(&self) -> Error {
+        match &*self.connection.state().borrow() {
+            State::Down { unparsable: true, .. } => Error::Unparsable { queue: self.queue.clone() },
+            State::Down { why, .. } => {
+                Error::Lost { what: format!("consuming queue {}", self.queue), why: why.clone() }
+            }
+            _ => Error::Lost { what: format!("consuming queue {}", self.queue), why: "the connection ended".into() },
+        }
+    }
+}
+
+// === impl Delivery ===
+
+impl From<LapinDelivery> for Delivery {
+    fn from(d: LapinDelivery) -> Delivery {
+        Delivery {
+            message: Message { routing_key: d.routing_key, properties: d.properties, body: Bytes::from(d.data) },
+            redelivered: d.redelivered,
+            receipt: Receipt(d.acker),
+        }
+    }
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// Whether the channel that delivered it still lives; otherwise the broker delivers the message again, and
+    /// nothing done for this copy is worth doing.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.0.usable()
+    }
+}
+
+/// Acknowledges; how many acknowledgements went out.
+///
+/// One that did not is no error here: the broker delivers that message again, which every caller must stand anyway
+/// (lapin answers "not done" for a delivery of a lost channel, and must never acknowledge another message instead).
+pub async fn ack_all(receipts: impl IntoIterator<Item = Receipt>) -> usize {
+    let acks = receipts.into_iter().map(|r| async move {
+        matches!(under_deadline("acknowledging", r.0.ack(BasicAckOptions::default())).await, Ok(true))
+    });
+    join_all(acks).await.into_iter().filter(|done| *done).count()
+}
+
+/// Refuses a delivery for good: the queue's own dead-letter exchange takes it.
+pub async fn reject(receipt: Receipt) -> bool {
+    let options = BasicRejectOptions { requeue: false };
+    matches!(under_deadline("rejecting", receipt.0.reject(options)).await, Ok(true))
+}

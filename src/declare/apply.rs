@@ -1,0 +1,153 @@
+//! Declarations → broker: each object declared idempotently, all conflicts gathered before giving up.
+
+use std::sync::Arc;
+
+use super::declaration::{Declarations, Object};
+use crate::broker::admin::{Admin, DeclareError};
+use crate::broker::{self, Connection};
+
+/// The topology could not be declared as it stands.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Objects exist with other arguments, or this user may not declare them. Everything else was declared.
+    #[error("{}", render(.0))]
+    Refused(Vec<Refusal>),
+    /// The broker went away in the middle.
+    #[error("declaring the topology stopped at {at}: {source}")]
+    Stopped {
+        /// The object that was being declared.
+        at: String,
+        /// The cause.
+        source: broker::Error,
+    },
+}
+
+/// One object that the broker refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// AMQP reply code: 406 it exists otherwise, 403 not allowed.
+    pub code: u16,
+    /// Such as `queue 'orders.wait.10s'`.
+    pub object: String,
+    /// What is in the way, with both values where the broker says them.
+    pub why: String,
+    /// What to do.
+    pub help: String,
+}
+
+/// Declares everything, in order.
+///
+/// An object that is refused does not keep the others from being declared: each refusal costs a channel, and the
+/// next object gets a fresh one (case B40). A crash in the middle costs nothing: declaring again is a no-op for what
+/// is there, and gates come last, so nobody publishes into a half-made bridge.
+///
+/// # Errors
+/// [`Error::Refused`] with every refusal; [`Error::Stopped`] where the connection was lost.
+pub async fn apply(connection: Arc<Connection>, declarations: &Declarations) -> Result<(), Error> {
+    let mut admin = Admin::new(connection);
+    let mut refusals = Vec::new();
+    for object in &declarations.objects {
+        match admin.declare(object).await {
+            Ok(()) => {}
+            Err(DeclareError::Refused { code, text }) => refusals.push(explain(object, code, &text)),
+            Err(DeclareError::Broker(source)) => return Err(Error::Stopped { at: object.to_string(), source }),
+        }
+    }
+    if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
+}
+
+/// The broker's words → object, argument, both values, and the way out.
+fn explain(object: &Object, code: u16, text: &str) -> Refusal {
+    let object_name = object.to_string();
+    let (why, help) = match code {
+        406 => match inequivalent(text) {
+            Some((argument, wanted, present)) => (
+                format!("it exists with {argument} = {present}, and the topology says {wanted}"),
+                match object {
+                    Object::Queue(q) => format!(
+                        "RabbitMQ cannot change this on a queue that exists. If it is dwell's own and empty, delete it \
+                         (rabbitmqadmin delete queue name={}) and start again; if messages wait in it, unbind it, let it \
+                         drain, then delete it; if it belongs to somebody else, rename yours in the topology file or say \
+                         declare = false",
+                        q.name
+                    ),
+                    _ => "RabbitMQ cannot change this on an exchange that exists. Rename it in the topology file, make \
+                          the file say what exists, or say declare = false where another team owns it"
+                        .to_owned(),
+                },
+            ),
+            None => (text.to_owned(), "compare the object in the broker with the topology file".to_owned()),
+        },
+        403 => (
+            format!("this user may not declare it: {text}"),
+            "give the user configure, write and read on it (a queue with a dead-letter exchange also needs read on the \
+             queue and write on that exchange; an alternate exchange the same), or let somebody else declare it"
+                .to_owned(),
+        ),
+        _ => (
+            format!("{code} {text}"),
+            "the object it refers to may be missing: names that say declare = false must exist before dwell starts"
+                .to_owned(),
+        ),
+    };
+    Refusal { code, object: object_name, why, help }
+}
+
+/// `inequivalent arg 'x' for … received … '6000' … but current is … '5000' …` → (x, 6000, 5000).
+fn inequivalent(text: &str) -> Option<(String, String, String)> {
+    let rest = text.split_once("inequivalent arg '")?.1;
+    let (argument, rest) = rest.split_once('\'')?;
+    let (received, current) = rest.split_once(" but current")?;
+    let received = received.split_once("received")?.1;
+    Some((argument.to_owned(), value(received), value(current)))
+}
+
+/// The value in the broker's half sentence: what stands in quotes, or "none".
+fn value(part: &str) -> String {
+    match part.split_once('\'').and_then(|(_, rest)| rest.split_once('\'')) {
+        Some((quoted, _)) => format!("'{quoted}'"),
+        None => "none".to_owned(),
+    }
+}
+
+fn render(refusals: &[Refusal]) -> String {
+    use std::fmt::Write;
+    let mut out = format!("RabbitMQ refused {} of the topology's objects", refusals.len());
+    for r in refusals {
+        let _ = write!(out, "\n  {}\n    why: {}\n    do:  {}", r.object, r.why, r.help);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::declare::declaration::{Arguments, Queue};
+
+    #[test]
+    fn the_brokers_words_become_object_argument_and_both_values() {
+        let queue = Object::Queue(Queue { name: "orders.wait.10s".into(), arguments: Arguments::new() });
+        for (text, why) in [
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'orders.wait.10s' in vhost '/': \
+                 received '6000' but current is '5000'",
+                "it exists with x-message-ttl = '5000', and the topology says '6000'",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value \
+                 'quorum' of type 'longstr' but current is none",
+                "it exists with x-queue-type = none, and the topology says 'quorum'",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'q' in vhost '/': received none but \
+                 current is the value '20' of type 'signedint'",
+                "it exists with x-delivery-limit = '20', and the topology says none",
+            ),
+        ] {
+            let refusal = explain(&queue, 406, text);
+            assert_eq!(refusal.object, "queue 'orders.wait.10s'");
+            assert_eq!(refusal.why, why);
+            assert!(refusal.help.contains("delete queue name=orders.wait.10s"));
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! Consume → decide → place → acknowledge: the only way into the daemon, one loop a bridge.
+//!
+//! Acknowledged last, at every line: a delivery is answered only when its message is confirmed by the broker or parked
+//! in the store. A crash anywhere before that costs nothing but work: the broker delivers the message again, marked
+//! redelivered. A crash between placing and acknowledging makes a second copy, which is marked `dwell-redelivered`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::broker::consumer::{ack_all, reject};
+use crate::broker::{self, Connection, Consumer, Delivery, Link, Outcome, Outgoing, Publisher, Receipt, wire};
+use crate::clock::Clock;
+use crate::crash;
+use crate::decide::{Placement, Rules, Wish, decide};
+use crate::declare::{self, declaration::Declarations};
+use crate::delay::{self, Delay, Malformed};
+use crate::duration::Millis;
+use crate::message::Message;
+use crate::metrics::{BridgeMetrics, Path, Publish, Settled};
+use crate::names;
+use crate::parking::{Parking, ToPark};
+use crate::reason::Reason;
+use crate::rested::Rested;
+use crate::store::{Id, Meta};
+
+/// What one bridge's intake works with.
+#[derive(Debug)]
+pub struct Intake {
+    /// The bridge's name.
+    pub bridge: Arc<str>,
+    /// Where messages go.
+    pub rules: Rules,
+    /// Where due messages come out.
+    pub work_exchange: String,
+    /// Begins the vhost-wide names.
+    pub prefix: String,
+    /// The bridge's part of the topology, asserted before every session.
+    pub declarations: Declarations,
+    /// The connection that consumes; another one publishes, because a blocked connection freezes acks too.
+    pub link: Link,
+    /// The bridge's publishing channel.
+    pub publisher: Publisher,
+    /// The way into the store; `None` without one.
+    pub parking: Option<Parking>,
+    /// Unacknowledged messages at most.
+    pub prefetch: u16,
+    /// How long one publish may take to be handed over.
+    pub publish_timeout: Duration,
+    /// Counts.
+    pub metrics: BridgeMetrics,
+    /// Says once a minute what was put to rest.
+    pub rested: Rested,
+    /// The wall clock, for absolute wishes.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// How many messages of one pass went where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Deliveries looked at.
+    pub taken: usize,
+    /// Confirmed by the broker and acknowledged: due now, in a tier, or at rest.
+    pub placed: usize,
+    /// On their way into the store; acknowledged there.
+    pub parking: usize,
+    /// Not placed; they are tried again.
+    pub deferred: usize,
+}
+
+/// A message between its delivery and its acknowledgement.
+#[derive(Debug)]
+struct Taken {
+    id: Id,
+    message: Message,
+    receipt: Receipt,
+    wish: Result<Wish, Malformed>,
+    /// When it is due by the monotonic clock; `None`: no such moment (malformed).
+    due: Option<Instant>,
+    taken_at: Instant,
+    taken_at_ms: u64,
+    redelivered: bool,
+    attempts: u32,
+    /// A resting place that overrides the decision, after the broker refused the message.
+    fate: Option<Reason>,
+}
+
+/// What is to be done with a taken message now.
+enum Step {
+    Publish {
+        out: Outgoing,
+        path: Path,
+        reason: Option<Reason>,
+    },
+    Park {
+        wait_until: Instant,
+        key: Option<String>,
+    },
+    /// The broker's own dead-letter exchange must take it: dwell cannot publish it.
+    Reject,
+}
+
+/// The two consumers of a session and what waits to be tried again.
+struct Session {
+    intake: Consumer,
+    late: Consumer,
+    deferred: VecDeque<(Instant, Taken)>,
+    frame_max: u32,
+    user: String,
+    /// The topology is to be asserted again before the next attempt: something that should be there is gone.
+    reassert: bool,
+}
+
+/// Messages looked at in one pass. Each pass hears its confirms as one batch; at this size a pass takes some
+/// milliseconds and its throughput is that of the broker.
+const CHUNK: usize = 256;
+
+/// First and longest pause before a message is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// First and longest pause between sessions.
+const SESSION_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// A delivery is never held unanswered longer than this: RabbitMQ ends a consumer that holds one for 30 minutes (15 in
+/// some old versions). All are then given back and taken again.
+const HELD_AT_MOST: Duration = Duration::from_secs(600);
+
+/// How long stopping may wait for what is in hand, besides the deadline of the whole stop.
+const LAST_PASS: Duration = Duration::from_secs(20);
+
+// === impl Intake ===
+
+impl Intake {
+    /// Runs sessions, one after the other, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut backoff = Backoff::new(SESSION_PAUSES.0, SESSION_PAUSES.1);
+        // After something that the client cannot parse, one message at a time: on RabbitMQ before 4.3 every message
+        // that was in hand when the connection died gains a delivery count, and would be given up with the culprit.
+        let mut cautious = false;
+        while !stop.is_cancelled() {
+            let connection = tokio::select! {
+                () = stop.cancelled() => return,
+                connection = self.link.connection() => connection,
+            };
+            let began = Instant::now();
+            let ended = self.session(connection, &mut cautious, &stop).await;
+            let Err(error) = ended else { return };
+            cautious = matches!(error, broker::Error::Unparsable { .. });
+            if cautious {
+                tracing::error!(bridge = %self.bridge, error = %error,
+                    "taking one message at a time until the broker gives that one up");
+                continue;
+            }
+            tracing::warn!(bridge = %self.bridge, error = %error, "the intake was interrupted; beginning again");
+            if began.elapsed() > SESSION_PAUSES.1 {
+                backoff.reset();
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(backoff.next_wait()) => {}
+            }
+        }
+    }
+
+    /// One session: from asserting the topology to the loss of a consumer, or to the stop.
+    async fn session(
+        &mut self,
+        connection: Arc<Connection>,
+        cautious: &mut bool,
+        stop: &CancellationToken,
+    ) -> Result<(), broker::Error> {
+        self.assert_topology(&connection).await?;
+        let prefetch = if *cautious { 1 } else { self.prefetch };
+        let mut session = Session {
+            intake: Consumer::open(connection.clone(), &names::intake(&self.bridge), prefetch).await?,
+            late: Consumer::open(connection.clone(), &names::intake_late(&self.bridge), prefetch).await?,
+            deferred: VecDeque::new(),
+            frame_max: connection.frame_max(),
+            user: connection.user().to_owned(),
+            reassert: false,
+        };
+        let ended = self.passes(&mut session, &connection, cautious, stop).await;
+        // Closing gives back what is deferred or was never looked at.
+        session.intake.close().await;
+        session.late.close().await;
+        ended
+    }
+
+    async fn passes(
+        &mut self,
+        session: &mut Session,
+        connection: &Arc<Connection>,
+        cautious: &mut bool,
+        stop: &CancellationToken,
+    ) -> Result<(), broker::Error> {
+        loop {
+            // Only the wait is given up when the stop comes; a batch in hand is seen to its place.
+            let batch = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                batch = self.next_batch(session) => batch?,
+            };
+            let counts = self.run_once(batch, session).await;
+            if *cautious && counts.placed + counts.parking > 0 {
+                // It has passed; the next session takes full measure again.
+                *cautious = false;
+                return Err(broker::Error::Lost {
+                    what: "taking one message at a time".into(),
+                    why: "the message that could not be parsed has passed".into(),
+                });
+            }
+            if session.reassert {
+                session.reassert = false;
+                self.assert_topology(connection).await?;
+            }
+            self.check_age(session)?;
+        }
+        session.intake.cancel().await;
+        session.late.cancel().await;
+        if let Some(parking) = &self.parking {
+            parking.drained(LAST_PASS).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for deliveries or for something deferred. Dropping it while it waits loses nothing.
+    async fn next_batch(&self, session: &mut Session) -> Result<Vec<Taken>, broker::Error> {
+        let ready = session.deferred.front().map(|(at, _)| *at);
+        tokio::select! {
+            biased;
+            () = sleep_until(ready) => {
+                let now = Instant::now();
+                let due = session.deferred.iter().take(CHUNK).take_while(|(at, _)| *at <= now).count();
+                Ok(session.deferred.drain(..due).map(|(_, taken)| taken).collect())
+            }
+            chunk = session.intake.next_chunk(CHUNK) => Ok(self.take(chunk?, None, &session.user)),
+            chunk = session.late.next_chunk(CHUNK) => {
+                Ok(self.take(chunk?, Some(&names::intake(&self.bridge)), &session.user))
+            }
+        }
+    }
+
+    /// One pass: sees a batch of messages to their places and acknowledges those that arrived there.
+    async fn run_once(&mut self, batch: Vec<Taken>, session: &mut Session) -> Counts {
+        crash::point("intake.taken");
+        self.place(batch, session).await
+    }
+
+    fn take(&self, chunk: Vec<Delivery>, died_in: Option<&str>, user: &str) -> Vec<Taken> {
+        chunk.into_iter().map(|delivery| self.take_one(delivery, died_in, user)).collect()
+    }
+
+    /// Reads what a message asks for, and makes it ours: stripped of an earlier pass, with an identity.
+    fn take_one(&self, delivery: Delivery, died_in: Option<&str>, user: &str) -> Taken {
+        let Delivery { mut message, redelivered, receipt } = delivery;
+        self.metrics.taken_in(redelivered);
+        let taken_at = Instant::now();
+        let now_ms = u64::try_from(self.clock.unix_millis()).unwrap_or(0);
+        if let Some(queue) = died_in {
+            message.restore_expiration(queue);
+        }
+        let wish = wish_of(&message);
+        let due = match &wish {
+            Ok(wish) => {
+                if wish.delay == Some(Delay::Negative) || matches!(wish.delay, Some(Delay::At(at)) if at < now_ms) {
+                    self.metrics.clamped();
+                }
+                let wait = match wish.delay {
+                    Some(Delay::After(ms)) => ms,
+                    Some(Delay::At(at)) => Millis(at.saturating_sub(now_ms)),
+                    Some(Delay::Negative) => Millis::ZERO,
+                    None => self.rules.default_delay.unwrap_or(Millis::ZERO),
+                };
+                taken_at.checked_add(wait.to_std())
+            }
+            Err(_) => None,
+        };
+        let id = Id::fresh();
+        message.strip();
+        message.adopt(id, user);
+        if redelivered {
+            message.mark_redelivered();
+        }
+        Taken { id, message, receipt, wish, due, taken_at, taken_at_ms: now_ms, redelivered, attempts: 0, fate: None }
+    }
+
+    /// The next thing to do with a message, by the decision table; after a first attempt with what is left of its wait.
+    fn step(&self, taken: &Taken, frame_max: u32) -> Step {
+        if let Some(reason) = taken.fate {
+            return if reason == Reason::Unroutable {
+                self.rest(taken, reason, &names::unrouted(&self.bridge))
+            } else {
+                self.rest(taken, reason, &names::rejected(&self.prefix))
+            };
+        }
+        if !taken.message.fits_frame(frame_max) {
+            return Step::Reject;
+        }
+        let wish = match &taken.wish {
+            Ok(wish) => wish,
+            Err(malformed) => {
+                self.rested.note(malformed.reason, &malformed.detail);
+                return self.rest(taken, malformed.reason, &names::rejected(&self.prefix));
+            }
+        };
+        let placement = if taken.attempts == 0 {
+            decide(&self.rules, wish, taken.taken_at_ms)
+        } else {
+            let left = taken.due.map_or(Millis::ZERO, |due| remaining(due, Instant::now()));
+            decide(&self.rules, &Wish { delay: Some(Delay::After(left)), ..wish.clone() }, taken.taken_at_ms)
+        };
+        match placement {
+            Placement::Now => Step::Publish {
+                out: outgoing(&self.work_exchange, taken.message.clone()),
+                path: Path::Now,
+                reason: None,
+            },
+            Placement::Tier { queue, .. } => {
+                let mut message = taken.message.clone();
+                message.address_tier(&queue);
+                Step::Publish { out: outgoing(&names::place(&self.prefix), message), path: Path::Tier, reason: None }
+            }
+            Placement::Store { wait, key } => Step::Park { wait_until: taken.taken_at + wait_std(wait), key },
+            Placement::Rejected { reason, detail } => {
+                self.rested.note(reason, &detail);
+                self.rest(taken, reason, &names::rejected(&self.prefix))
+            }
+        }
+    }
+
+    fn rest(&self, taken: &Taken, reason: Reason, exchange: &str) -> Step {
+        let mut message = taken.message.clone();
+        message.put_to_rest(reason, &self.bridge);
+        Step::Publish { out: outgoing(exchange, message), path: Path::Rejected, reason: Some(reason) }
+    }
+
+    /// Sees a batch to its place. What the store is to hold goes to the parking loop, which acknowledges it; the rest
+    /// is published here as one batch, so that a slow Redis never holds up what the broker can place.
+    async fn place(&mut self, batch: Vec<Taken>, session: &mut Session) -> Counts {
+        let mut counts = Counts { taken: batch.len(), ..Counts::default() };
+        let mut publishing = Vec::new();
+        let mut outgoing = Vec::new();
+        for taken in batch {
+            match self.step(&taken, session.frame_max) {
+                Step::Publish { out, path, reason } => {
+                    outgoing.push(out);
+                    publishing.push((taken, path, reason));
+                }
+                Step::Park { wait_until, key } => {
+                    counts.parking += 1;
+                    self.park(taken, wait_until, key);
+                }
+                Step::Reject => {
+                    self.rested.note(Reason::TooBig, "headers and properties do not fit one frame with dwell's own");
+                    counts.placed += usize::from(reject(taken.receipt).await);
+                }
+            }
+        }
+        self.metrics.publish_begun(outgoing.len() as u64);
+        let outcomes = self.publisher.publish(&outgoing, Instant::now() + self.publish_timeout).await;
+        crash::point("intake.published");
+        let mut done = Vec::new();
+        for ((taken, path, reason), outcome) in publishing.into_iter().zip(outcomes) {
+            self.metrics.published(outcome_label(&outcome));
+            match outcome {
+                Outcome::Confirmed => {
+                    self.count_placed(&taken, path, reason);
+                    done.push(taken.receipt);
+                }
+                other => {
+                    counts.deferred += 1;
+                    self.after_failure(taken, path, reason, other, session).await;
+                }
+            }
+        }
+        let sent = done.len();
+        let acked = ack_all(done).await;
+        self.metrics.settled(Settled::Acked, acked as u64);
+        self.metrics.settled(Settled::Lost, (sent - acked) as u64);
+        if acked > 0 {
+            crash::point("intake.acked");
+        }
+        counts.placed += acked;
+        counts
+    }
+
+    fn park(&self, taken: Taken, wait_until: Instant, key: Option<String>) {
+        let Some(parking) = &self.parking else { return };
+        let meta = Meta {
+            bridge: self.bridge.to_string(),
+            exchange: self.work_exchange.clone(),
+            routing_key: taken.message.routing_key.to_string(),
+            key,
+            attempt: 0,
+            redelivered: taken.redelivered,
+            taken_in_ms: taken.taken_at_ms,
+            asked_due_ms: taken.taken_at_ms.saturating_add(remaining(wait_until, taken.taken_at).0),
+        };
+        parking.hand_over(ToPark {
+            id: taken.id,
+            meta,
+            properties: wire::encode_properties(&taken.message.properties).into(),
+            body: taken.message.body,
+            due: wait_until,
+            receipt: taken.receipt,
+        });
+    }
+
+    fn count_placed(&self, taken: &Taken, path: Path, reason: Option<Reason>) {
+        match reason {
+            Some(Reason::Unroutable) => self.metrics.unroutable(),
+            Some(reason) => self.metrics.rejected(reason.as_str()),
+            None => {
+                self.metrics.placed(path);
+                if path == Path::Now {
+                    let late = taken.due.map_or(Millis::ZERO, |due| remaining(Instant::now(), due));
+                    self.metrics.released(Path::Now, late);
+                }
+            }
+        }
+    }
+
+    /// A publish that was not confirmed: what to try next, and when. The message stays unacknowledged meanwhile.
+    async fn after_failure(
+        &self,
+        mut taken: Taken,
+        path: Path,
+        reason: Option<Reason>,
+        outcome: Outcome,
+        session: &mut Session,
+    ) {
+        let mut pause = true;
+        match &outcome {
+            Outcome::Confirmed => return,
+            // Somebody else's work exchange without an alternate exchange behind it.
+            Outcome::Returned { .. } if path == Path::Now => {
+                self.rested.note(Reason::Unroutable, &format!("key '{}'", taken.message.routing_key));
+                taken.fate = Some(Reason::Unroutable);
+                pause = false;
+            }
+            // A buffer queue or a resting queue is gone.
+            Outcome::Returned { .. } | Outcome::Refused { code: 404, .. } => session.reassert = true,
+            Outcome::Refused { code, text } => {
+                self.rested.note(Reason::BadEnvelope, &format!("the broker refuses it: {code} {text}"));
+                if reason.is_some() {
+                    // Not even the rejected queue can be reached with it; the intake's own dead-letter exchange can.
+                    reject(taken.receipt).await;
+                    return;
+                }
+                taken.fate = Some(Reason::BadEnvelope);
+                pause = false;
+            }
+            Outcome::Unknown { .. } => taken.message.mark_redelivered(),
+            Outcome::Nacked | Outcome::NotBegun { .. } => {}
+        }
+        taken.attempts = taken.attempts.saturating_add(1);
+        let at = Instant::now() + if pause { retry_pause(taken.attempts) } else { Duration::ZERO };
+        if pause {
+            self.rested.note_trouble(&format!("{outcome:?}"));
+        }
+        let position = session.deferred.partition_point(|(other, _)| *other <= at);
+        session.deferred.insert(position, (at, taken));
+    }
+
+    async fn assert_topology(&self, connection: &Arc<Connection>) -> Result<(), broker::Error> {
+        match declare::apply(connection.clone(), &self.declarations).await {
+            Ok(()) => Ok(()),
+            Err(declare::Error::Stopped { source, .. }) => Err(source),
+            // Somebody changed or forbade an object while we ran: consuming what is there is better than nothing.
+            Err(refused @ declare::Error::Refused(_)) => {
+                tracing::error!(bridge = %self.bridge, error = %refused, "part of the topology cannot be asserted");
+                Ok(())
+            }
+        }
+    }
+
+    fn check_age(&self, session: &Session) -> Result<(), broker::Error> {
+        let deferred = session.deferred.iter().map(|(_, t)| t.taken_at).min();
+        let parking = self.parking.as_ref().and_then(Parking::oldest);
+        match deferred.into_iter().chain(parking).min() {
+            Some(oldest) if oldest.elapsed() > HELD_AT_MOST => Err(broker::Error::Timeout {
+                what: "a message could not be placed and is given back to the intake queue".into(),
+                ms: u64::try_from(HELD_AT_MOST.as_millis()).unwrap_or(u64::MAX),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wish_of(message: &Message) -> Result<Wish, Malformed> {
+    let delay = delay::asked(message.properties.headers().as_ref())?;
+    let key = message.key().map_err(|_| Malformed {
+        reason: Reason::BadEnvelope,
+        detail: format!("{} is no text or integer of 1 to 255 bytes", names::header::DELAY_KEY),
+    })?;
+    Ok(Wish {
+        delay,
+        key,
+        expiration: message.properties.expiration().is_some(),
+        priority: message.properties.priority().unwrap_or(0),
+    })
+}
+
+fn outgoing(exchange: &str, message: Message) -> Outgoing {
+    // Names are validated to 255 bytes when the topology is read; an empty one would be RabbitMQ's default exchange,
+    // where a mandatory publish with a foreign key is returned, not lost.
+    Outgoing { exchange: wire::short(exchange).unwrap_or_default(), message }
+}
+
+fn outcome_label(outcome: &Outcome) -> Publish {
+    match outcome {
+        Outcome::Confirmed => Publish::Confirmed,
+        Outcome::Returned { .. } => Publish::Returned,
+        Outcome::Nacked => Publish::Nacked,
+        Outcome::Refused { .. } => Publish::Refused,
+        Outcome::NotBegun { .. } | Outcome::Unknown { .. } => Publish::Unknown,
+    }
+}
+
+/// From `from` to `to`, rounded up to whole milliseconds: what is left of a wait must not be cut short.
+pub(crate) fn remaining(to: Instant, from: Instant) -> Millis {
+    let left = to.saturating_duration_since(from);
+    Millis(u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+}
+
+/// Delays are at most a few years (`max_delay`), far within what an `Instant` holds.
+fn wait_std(wait: Millis) -> Duration {
+    wait.to_std()
+}
+
+/// Doubles from the first pause to the longest; for any number of attempts.
+fn retry_pause(attempts: u32) -> Duration {
+    RETRY.0.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(RETRY.1)
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

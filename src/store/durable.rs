@@ -1,0 +1,247 @@
+//! Writes that must be as durable as the settings ask before anybody acts on them.
+//!
+//! `WAITAOF` and `WAIT` hold up the connection they come by, and cover what that connection has written. So one task
+//! owns a connection for such writes and commits in groups: whatever all bridges have asked for while one group waited
+//! goes out as the next, followed by one wait. With `appendfsync everysec` a group may wait for a second; nobody waits
+//! for more than the group before and his own, and no number of bridges makes it longer.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use redis::{Cmd, RedisResult, Value};
+use tokio::sync::{mpsc, oneshot};
+
+use super::connection::{Live, Slot, millis};
+use super::error::{Error, Kind};
+use super::health::Guarantee;
+use super::keys::Keys;
+use super::reply;
+use crate::config::Durability;
+
+/// Where writes are handed in.
+pub(super) struct Durable {
+    /// Until the first write there is no task, so that a store can be opened outside a runtime.
+    seat: OnceLock<mpsc::Sender<Job>>,
+    slot: Arc<Slot>,
+    keys: Keys,
+    durability: Durability,
+}
+
+/// What one caller wants written.
+pub(super) struct Job {
+    pub(super) verb: &'static str,
+    /// The bridge, where the write is a park: it is entered in the set of bridges first.
+    pub(super) parks: Option<String>,
+    pub(super) commands: Vec<Cmd>,
+    /// Of all commands together, roughly.
+    pub(super) bytes: usize,
+    reply: Option<oneshot::Sender<Vec<Result<Value, Error>>>>,
+}
+
+/// A group takes no further job once it has so many bytes or commands. The commands: 1,000 parks take Redis about
+/// 10 ms, and nobody else is served meanwhile.
+const GROUP_BYTES: usize = 4 << 20;
+const GROUP_COMMANDS: usize = 1_000;
+
+/// How long the disk or the replicas may take at least, whatever the timeout of a command: everysec needs one second,
+/// and two when the disk is slow.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Jobs that wait to be taken into a group before their callers wait to hand them in.
+const WAITING: usize = 64;
+
+// === impl Job ===
+
+impl Job {
+    pub(super) fn new(verb: &'static str, parks: Option<&str>, commands: Vec<Cmd>, bytes: usize) -> Job {
+        Job { verb, parks: parks.map(ToOwned::to_owned), commands, bytes, reply: None }
+    }
+
+    fn fail(self, error: &Error) {
+        let answers = self.commands.iter().map(|_| Err(error.clone().of(self.verb, None))).collect();
+        self.answer(answers);
+    }
+
+    /// A caller that no longer listens has been dropped; what it asked for was done all the same.
+    fn answer(self, answers: Vec<Result<Value, Error>>) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(answers);
+        }
+    }
+}
+
+// === impl Durable ===
+
+impl Durable {
+    pub(super) fn new(slot: Slot, keys: Keys, durability: Durability) -> Durable {
+        Durable { seat: OnceLock::new(), slot: Arc::new(slot), keys, durability }
+    }
+
+    /// One outcome for each command. A park is `Ok` only when it is durable as asked; another verb also when that
+    /// could not be learned, because its effect is visible already.
+    pub(super) async fn write(&self, mut job: Job) -> Vec<Result<Value, Error>> {
+        let seat = self.seat.get_or_init(|| {
+            let (seat, jobs) = mpsc::channel(WAITING);
+            let group =
+                Committer { slot: Arc::clone(&self.slot), keys: self.keys.clone(), durability: self.durability };
+            tokio::spawn(group.run(jobs));
+            seat
+        });
+        let (verb, count) = (job.verb, job.commands.len());
+        let (reply, answers) = oneshot::channel();
+        job.reply = Some(reply);
+        // The task ends with its runtime only.
+        let gone = || Error::new(verb, None, Kind::Unreachable("the program is ending".into()));
+        if seat.send(job).await.is_err() {
+            return (0..count).map(|_| Err(gone())).collect();
+        }
+        answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(gone())).collect())
+    }
+}
+
+/// The task.
+struct Committer {
+    slot: Arc<Slot>,
+    keys: Keys,
+    durability: Durability,
+}
+
+/// Bridges whose entry in the set of bridges is durable, as far as this connection knows: after a failover it may be
+/// gone.
+#[derive(Default)]
+struct Announced {
+    connection: u64,
+    bridges: HashSet<String>,
+}
+
+impl Committer {
+    async fn run(self, mut jobs: mpsc::Receiver<Job>) {
+        let mut announced = Announced::default();
+        while let Some(first) = jobs.recv().await {
+            let mut bytes = first.bytes;
+            let mut count = first.commands.len();
+            let mut group = vec![first];
+            while bytes < GROUP_BYTES && count < GROUP_COMMANDS {
+                let Ok(job) = jobs.try_recv() else { break };
+                bytes += job.bytes;
+                count += job.commands.len();
+                group.push(job);
+            }
+            if let Some((group, error)) = self.commit(group, bytes, &mut announced).await {
+                // The connection broke, perhaps long ago. A park may be made again, by its id; a cancel that may have
+                // run would hear that there is no such message.
+                let (again, over): (Vec<Job>, Vec<Job>) = group.into_iter().partition(|job| job.parks.is_some());
+                over.into_iter().for_each(|job| job.fail(&error));
+                if let Some((group, error)) = self.commit(again, bytes, &mut announced).await {
+                    group.into_iter().for_each(|job| job.fail(&error));
+                }
+            }
+        }
+    }
+
+    /// Gives the jobs back, unanswered, when the connection broke.
+    async fn commit(&self, group: Vec<Job>, bytes: usize, announced: &mut Announced) -> Option<(Vec<Job>, Error)> {
+        let fail = |group: Vec<Job>, error: &Error| {
+            group.into_iter().for_each(|job| job.fail(error));
+            None
+        };
+        if group.is_empty() {
+            return None;
+        }
+        let live = match self.slot.live("write").await {
+            Ok(live) => live,
+            Err(error) => return fail(group, &error),
+        };
+        if announced.connection != live.number {
+            *announced = Announced { connection: live.number, bridges: HashSet::new() };
+        }
+        let newcomers: HashSet<&String> = group
+            .iter()
+            .filter_map(|job| job.parks.as_ref())
+            .filter(|name| !announced.bridges.contains(*name))
+            .collect();
+
+        // The set comes first: a bridge in it without records costs a look, a record without its bridge is never
+        // released.
+        let mut pipe = redis::pipe();
+        for bridge in &newcomers {
+            pipe.cmd("SADD").arg(self.keys.bridges()).arg(bridge);
+        }
+        for command in group.iter().flat_map(|job| &job.commands) {
+            pipe.add_command(command.clone());
+        }
+        let patience = self.slot.deadline(0).max(PATIENCE);
+        let tail = self.tail(&live, patience);
+        let waits = u32::try_from(tail.len()).unwrap_or(u32::MAX);
+        let deadline = self.slot.deadline(bytes) + patience * waits;
+        let (mut answers, tail) = match self.slot.run(&live, &pipe, &tail, deadline).await {
+            Ok(answers) => answers,
+            Err(error) if matches!(error.kind(), Kind::Unreachable(_)) => return Some((group, error)),
+            Err(error) => return fail(group, &error),
+        };
+
+        let mut durable = self.is_durable(&live, &tail);
+        let entered: Vec<RedisResult<Value>> = answers.drain(..newcomers.len()).collect();
+        if let Some(error) = entered.iter().find_map(|answer| answer.as_ref().err()) {
+            // The records may lie in a bridge that nobody looks at: not acknowledged, so the next park tries again.
+            durable = durable.and(Err(Error::sort("SADD", Some(&self.keys.bridges()), error)));
+        }
+        if durable.is_ok() {
+            let newcomers: Vec<String> = newcomers.into_iter().cloned().collect();
+            announced.bridges.extend(newcomers);
+        } else if let Err(error) = &durable {
+            tracing::debug!(error = %error, "Redis has not made a write durable.");
+        }
+        let mut answers = answers.into_iter();
+        for job in group {
+            let outcomes = answers.by_ref().take(job.commands.len()).map(|answer| match (answer, &durable) {
+                (Err(error), _) => Err(Error::sort(job.verb, None, &error)),
+                (Ok(_), Err(error)) if job.parks.is_some() => Err(error.clone()),
+                (Ok(value), _) => Ok(value),
+            });
+            let outcomes = outcomes.collect();
+            job.answer(outcomes);
+        }
+        None
+    }
+
+    /// The waits after a group.
+    fn tail(&self, live: &Live, patience: Duration) -> Vec<Cmd> {
+        let mut tail = Vec::new();
+        if live.facts.guarantee == Guarantee::Waited {
+            let mut wait = redis::cmd("WAITAOF");
+            wait.arg(1).arg(0).arg(millis(patience).0);
+            tail.push(wait);
+        }
+        if let Durability::Replicas(replicas) = self.durability {
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(replicas).arg(millis(patience).0);
+            tail.push(wait);
+        }
+        tail
+    }
+
+    /// A wait that ran out of time answers all the same, with a smaller number.
+    fn is_durable(&self, live: &Live, tail: &[RedisResult<Value>]) -> Result<(), Error> {
+        let mut tail = tail.iter();
+        let lacking = |verb, what: String| Err(Error::new(verb, None, Kind::NotDurable(what)));
+        if live.facts.guarantee == Guarantee::Waited {
+            let answer = tail.next().ok_or_else(|| Error::answer("WAITAOF", None))?;
+            let answer = answer.clone().map_err(|error| Error::sort("WAITAOF", None, &error))?;
+            let counts = reply::array(answer).ok_or_else(|| Error::answer("WAITAOF", None))?;
+            if counts.first().and_then(reply::integer) != Some(1) {
+                return lacking("WAITAOF", "the disk has not confirmed it in time".into());
+            }
+        }
+        if let Durability::Replicas(replicas) = self.durability {
+            let answer = tail.next().ok_or_else(|| Error::answer("WAIT", None))?;
+            let answer = answer.clone().map_err(|error| Error::sort("WAIT", None, &error))?;
+            let reached = reply::integer(&answer).ok_or_else(|| Error::answer("WAIT", None))?;
+            if reached < u64::from(replicas) {
+                return lacking("WAIT", format!("{reached} of {replicas} replicas have confirmed it in time"));
+            }
+        }
+        Ok(())
+    }
+}
