@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 
 use super::claim::{Claim, Claimed, Lease, Outcome, Undecodable};
@@ -132,6 +134,9 @@ const META: usize = 4 << 10;
 /// The longest wait, about 31,000 years: with it a due time has 16 digits and is exact as a score (2^53).
 const LONGEST_WAIT: Millis = Millis(1_000_000_000_000_000);
 
+/// A park of many or large messages goes in pieces of about this size.
+const JOB_BYTES: usize = 4 << 20;
+
 /// How often a park by key looks again at what the key names before it gives up.
 const LOOKS: usize = 8;
 
@@ -233,6 +238,7 @@ impl Store {
     pub async fn settle(&self, lease: &Lease, ids: &[Id]) -> Result<Outcome, Error> {
         let keys = self.0.keys.shard(&lease.bridge, lease.shard);
         let mut outcome = Outcome::default();
+        // One script for all of a claim: 1,000 payloads are freed in the background (UNLINK).
         for ids in ids.chunks(BATCH) {
             let members: Vec<_> = ids.iter().filter_map(|id| lease.member(*id).map(|found| (*id, found))).collect();
             let mut names = vec![keys.lease(), keys.lapsed(), keys.keys()];
@@ -443,9 +449,13 @@ impl Store {
         // What each key will name once the items before it are parked: they run in this order.
         let mut named = named.clone();
         let mut dues = Vec::with_capacity(open.len());
-        let mut commands = Vec::with_capacity(open.len());
+        let mut jobs = Vec::new();
+        let mut commands = Vec::new();
         let mut bytes = 0;
         for index in open {
+            if bytes >= JOB_BYTES || commands.len() >= BATCH {
+                jobs.push(Job::new("park", Some(bridge), mem::take(&mut commands), mem::take(&mut bytes)));
+            }
             let Park { id, wait, record } = &items[*index];
             let key = record.meta.key.as_deref();
             let keys = self.0.keys.shard(bridge, self.0.keys.shard_of(*id, key));
@@ -462,8 +472,12 @@ impl Store {
             dues.push(keys.due());
             commands.push(call);
         }
-        let answers = self.0.durable.write(Job::new("park", Some(bridge), commands, bytes)).await;
-        let outcomes = answers.into_iter().zip(dues).map(|(answer, due)| {
+        jobs.push(Job::new("park", Some(bridge), commands, bytes));
+        // Handed in together and taken in order, so that what does not fit one group waits for the disk once more and
+        // not once a job.
+        let answers = join_all(jobs.into_iter().map(|job| self.0.durable.write(job))).await;
+        let answers = answers.into_iter().flatten();
+        let outcomes = answers.zip(dues).map(|(answer, due)| {
             let answer = answer.map_err(|error| error.of("park", Some(&due)))?;
             read_parked(answer).ok_or_else(|| Error::answer("park", Some(&due)))
         });

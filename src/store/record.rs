@@ -20,9 +20,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 /// A message with all that is needed to publish it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// What dwell itself knows of it.
     pub meta: Meta,
     /// AMQP's own encoding of the properties, headers included; opaque here.
     pub properties: Bytes,
+    /// As it was published.
     pub body: Bytes,
 }
 
