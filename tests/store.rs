@@ -759,6 +759,40 @@ async fn acknowledged_messages_survive_the_death_of_the_server() {
     }
 }
 
+#[tokio::test]
+async fn a_server_that_hangs_is_a_timeout_and_heals() {
+    let name = "a_server_that_hangs_is_a_timeout_and_heals";
+    let Some(server) = Server::start(name, &["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
+    let bench = server.bench(Durability::Fsync).await;
+    let short = config::Redis { timeout: Millis(300), ..bench.settings.clone() };
+    let store = Store::open(&short).expect("the address is good");
+    let item = message();
+    store.check().await.expect("it is fit");
+    store.park(BRIDGE, &[message()]).await.remove(0).expect("it is there");
+
+    server.signal("-STOP");
+    let error = store.claim(BRIDGE, 0, 1, LEASE).await.expect_err("it hangs");
+    assert!(error.is_retryable() && matches!(error.kind(), Kind::Timeout(_)), "{error}");
+    let error = store.park(BRIDGE, std::slice::from_ref(&item)).await.remove(0).expect_err("it hangs");
+    assert!(error.is_retryable(), "{error}");
+    server.signal("-CONT");
+
+    // What was sent before may have run since; parked again it is one message all the same.
+    let begun = Instant::now();
+    retried(&store, item).await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(bench.depth().await.pending, 2);
+}
+
+#[tokio::test]
+async fn a_tls_address_of_a_plain_server_is_an_error_and_no_panic() {
+    let name = "a_tls_address_of_a_plain_server_is_an_error_and_no_panic";
+    let Some(server) = Server::start(name, &["--appendonly", "yes"]).await else { return };
+    let url = format!("rediss://127.0.0.1:{}/0", server.port);
+    let store = Store::open(&settings(&url, "dwell-test-tls", 1)).expect("the address is good");
+    store.check().await.expect_err("it speaks no TLS");
+}
+
 /// With `appendfsync everysec` a write waits for the disk for up to a second; many bridges must not wait in a row.
 #[tokio::test]
 async fn bridges_share_one_wait_for_the_disk() {
@@ -787,7 +821,7 @@ async fn a_replica_that_is_missing_is_not_taken_for_granted() {
     let Some(server) = Server::start(name, &["--appendonly", "yes"]).await else { return };
     let bench = server.bench(Durability::Replicas(1)).await;
     let item = message();
-    let error = bench.store.park(BRIDGE, &[item.clone()]).await.remove(0).expect_err("there is no replica");
+    let error = bench.store.park(BRIDGE, std::slice::from_ref(&item)).await.remove(0).expect_err("there is no replica");
     assert!(error.is_retryable() && matches!(error.kind(), Kind::NotDurable(_)), "{error}");
 
     let Some(replica) = Server::start(name, &["--appendonly", "yes"]).await else { return };
@@ -1165,6 +1199,11 @@ impl Server {
     fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(done.is_ok_and(|status| status.success()), "kill {signal}");
     }
 
     async fn restart(&mut self) {
