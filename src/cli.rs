@@ -253,12 +253,16 @@ fn send(args: &SendArgs) -> Result<Code, Code> {
     let config::Loaded { settings, problems, sources, .. } =
         config::load(args.config.as_deref(), std::env::vars_os(), &args.flags());
     let said = Said(vec![(problems, sources)]);
-    let Some(settings) = settings else {
+    let Some(mut settings) = settings else {
         said.whisper();
         return Err(Code::BadInput);
     };
+    // The answer says how it went; the daemon's level would add the connection's diary to it.
+    if args.log.log_level.is_none() {
+        "error".clone_into(&mut settings.log.level);
+    }
     begin_log(&settings)?;
-    said.warn(settings.log.format);
+    said.whisper();
     request.body = args.body()?;
     let sent = on_runtime(publish(settings, request.clone()))?;
     match (&sent, args.json) {
