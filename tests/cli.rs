@@ -132,7 +132,6 @@ fn a_password_is_never_printed() {
 
 /// Port 1 of this machine: nobody listens there.
 #[test]
-#[ignore = "until `dwell send` is built"]
 fn a_broker_out_of_reach_is_said_so() {
     let folder = folder(&[]);
     let output = dwell(
