@@ -50,11 +50,7 @@ fn blanked(text: &str) -> Masked {
 /// An address keeps what is no secret in it; everything else becomes three stars.
 fn hide(value: &str) -> String {
     let inner = value.trim_matches(['"', '\'']);
-    if inner.contains("://") && !inner.contains('\n') {
-        format!("\"{}\"", redact(inner))
-    } else {
-        "\"***\"".to_owned()
-    }
+    if inner.contains("://") && !inner.contains('\n') { format!("\"{}\"", redact(inner)) } else { "\"***\"".to_owned() }
 }
 
 // === impl Masked ===
@@ -63,10 +59,10 @@ impl Masked {
     /// Moves the places of the problems of this file to where their bytes are now.
     pub(super) fn follow(&self, problems: &mut [Problem], file: &std::path::Path) {
         let follow = |place: &mut Place| {
-            if let Place::File { path, span } = place {
-                if path == file {
-                    *span = self.moved_to(*span);
-                }
+            if let Place::File { path, span } = place
+                && path == file
+            {
+                *span = self.moved_to(*span);
             }
         };
         for problem in problems {
