@@ -340,7 +340,6 @@ impl Check<'_> {
                     .label("out of range")
                     .help(format!("write at least {least}"))
             }),
-            (Rule::AtLeast(_), _) => Some(wrong("an integer", "write a whole number, without quotes")),
             (Rule::Boolean, Argument::Bool(_)) | (Rule::Text, Argument::Text(_)) => None,
             (Rule::Boolean, _) => Some(wrong("a boolean", "write `true` or `false`, without quotes")),
             (Rule::Text, _) => Some(wrong("a text", "write it in double quotes")),
@@ -349,7 +348,7 @@ impl Check<'_> {
                     .label("out of range")
                     .help("write a whole number that is not negative")
             }),
-            (Rule::Limit, _) => Some(wrong("an integer", "write a whole number, without quotes")),
+            (Rule::AtLeast(_) | Rule::Limit, _) => Some(wrong("an integer", "write a whole number, without quotes")),
             (Rule::Overflow, Argument::Text(word)) if word == "reject-publish" => None,
             (Rule::Overflow, _) => Some(
                 refused(name, at)
@@ -430,19 +429,19 @@ impl Check<'_> {
         }
         if let (Some(at), Some(max)) = (&written.max, max) {
             self.retry_fits(at, max, longest);
-            if let (Some(first_at), Some(first)) = (&written.first, first) {
-                if max < first {
-                    self.problems.push(
-                        Problem::error(
-                            Code::BadRetry,
-                            at.place.clone(),
-                            format!("max {} is shorter than first {}", show(&at.value), show(&first_at.value)),
-                        )
-                        .label("shorter than the first delay")
-                        .also(first_at.place.clone(), "first is set here")
-                        .help("write a longer max or a shorter first"),
-                    );
-                }
+            if let (Some(first_at), Some(first)) = (&written.first, first)
+                && max < first
+            {
+                self.problems.push(
+                    Problem::error(
+                        Code::BadRetry,
+                        at.place.clone(),
+                        format!("max {} is shorter than first {}", show(&at.value), show(&first_at.value)),
+                    )
+                    .label("shorter than the first delay")
+                    .also(first_at.place.clone(), "first is set here")
+                    .help("write a longer max or a shorter first"),
+                );
             }
         }
         let factor = value_or(written.factor.as_ref(), DEFAULT_FACTOR);
