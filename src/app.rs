@@ -1,6 +1,6 @@
 //! Builds every part, starts the loops in the order of the flow, watches them, and stops them in that order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -71,7 +71,7 @@ pub struct Flow {
 type Loop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One waker a bridge: parking tells it, pumps listen.
-type Wakes = std::collections::BTreeMap<String, watch::Sender<()>>;
+type Wakes = BTreeMap<String, watch::Sender<()>>;
 
 /// How often the depths of queues and store are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -347,6 +347,7 @@ impl App {
         let (link, metrics, store) = (self.publishing.clone(), self.metrics.clone(), self.store.clone());
         let (bridges, prefix) = (self.topology.bridges.clone(), self.settings.amqp.prefix.clone());
         async move {
+            let mut depths = Depths::default();
             loop {
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -354,7 +355,7 @@ impl App {
                 }
                 let look = async {
                     let mut admin = Admin::new(link.connection().await);
-                    look_once(&mut admin, &metrics, store.as_ref(), &bridges, &prefix).await
+                    depths.look(&mut admin, &metrics, store.as_ref(), &bridges, &prefix).await
                 };
                 if let Ok(Err(error)) = tokio::time::timeout(LOOK_EVERY, look).await {
                     tracing::debug!(error = %error, "could not look at the depths");
@@ -364,34 +365,64 @@ impl App {
     }
 }
 
-async fn look_once(
-    admin: &mut Admin,
-    metrics: &Metrics,
-    store: Option<&Store>,
-    bridges: &[Bridge],
-    prefix: &str,
-) -> Result<(), broker::Error> {
-    let rejected = names::rejected(prefix);
-    metrics.resting(Resting::Rejected, &rejected, admin.depth(&rejected).await?.map(u64::from));
-    for bridge in bridges {
-        let unrouted = names::unrouted(&bridge.name);
-        metrics.resting(Resting::Unrouted, &unrouted, admin.depth(&unrouted).await?.map(u64::from));
-        let failed = names::failed(&bridge.name);
-        metrics.resting(Resting::Dead, &failed, admin.depth(&failed).await?.map(u64::from));
-        let of_bridge = metrics.bridge(&bridge.name);
-        if bridge.uses_tiers() {
-            for &ttl in &bridge.tiers {
-                let depth = admin.depth(&names::buffer(&bridge.name, ttl)).await?;
-                of_bridge.tier_depth(ttl, depth.map(u64::from));
+/// Looks at queue depths, and remembers which queues it was not allowed to look at.
+#[derive(Debug, Default)]
+struct Depths {
+    /// Looks to go until a queue that was refused is asked for again: each refusal costs a channel and a line in the
+    /// broker's log.
+    refused: BTreeMap<String, u32>,
+}
+
+/// Looks without a queue that was refused; five minutes.
+const REFUSED_FOR: u32 = 60;
+
+// === impl Depths ===
+
+impl Depths {
+    async fn look(
+        &mut self,
+        admin: &mut Admin,
+        metrics: &Metrics,
+        store: Option<&Store>,
+        bridges: &[Bridge],
+        prefix: &str,
+    ) -> Result<(), broker::Error> {
+        self.refused.retain(|_, left| {
+            *left -= 1;
+            *left > 0
+        });
+        let rejected = names::rejected(prefix);
+        metrics.resting(Resting::Rejected, &rejected, self.depth(admin, &rejected).await?);
+        for bridge in bridges {
+            let unrouted = names::unrouted(&bridge.name);
+            metrics.resting(Resting::Unrouted, &unrouted, self.depth(admin, &unrouted).await?);
+            let failed = names::failed(&bridge.name);
+            metrics.resting(Resting::Dead, &failed, self.depth(admin, &failed).await?);
+            let of_bridge = metrics.bridge(&bridge.name);
+            if bridge.uses_tiers() {
+                for &ttl in &bridge.tiers {
+                    of_bridge.tier_depth(ttl, self.depth(admin, &names::buffer(&bridge.name, ttl)).await?);
+                }
+            }
+            if let Some(store) = store
+                && let Ok(depth) = store.depth(&bridge.name).await
+            {
+                of_bridge.store_depth(depth.pending, depth.claimed);
             }
         }
-        if let Some(store) = store
-            && let Ok(depth) = store.depth(&bridge.name).await
-        {
-            of_bridge.store_depth(depth.pending, depth.claimed);
-        }
+        Ok(())
     }
-    Ok(())
+
+    async fn depth(&mut self, admin: &mut Admin, queue: &str) -> Result<Option<u64>, broker::Error> {
+        if self.refused.contains_key(queue) {
+            return Ok(None);
+        }
+        let depth = admin.depth(queue).await?.map(u64::from);
+        if depth.is_none() {
+            self.refused.insert(queue.to_owned(), REFUSED_FOR);
+        }
+        Ok(depth)
+    }
 }
 
 /// Runs the daemon until a signal, and stops it gracefully; the exit code of `dwell run`.

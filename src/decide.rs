@@ -257,7 +257,7 @@ mod tests {
         #[test]
         fn no_wish_is_ever_made_early(ms in 1..=u64::MAX, key in proptest::option::of("[a-z]{1,5}"), expiration: bool,
             priority: u8, has_store: bool, cancellable: bool) {
-            let rules = Rules { has_store, cancellable, ..rules() };
+            let rules = Rules { cancellable, has_store, ..rules() };
             let wish = Wish { key, expiration, priority, ..after(ms) };
             match decide(&rules, &wish, NOW) {
                 Placement::Now => prop_assert!(false, "{ms} ms came out as due now"),

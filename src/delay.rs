@@ -53,10 +53,10 @@ pub fn asked(headers: Option<&Headers>) -> Result<Option<Delay>, Malformed> {
 fn relative(value: &Value) -> Result<Delay, Malformed> {
     let ms = match value {
         Value::Float(_) | Value::Double(_) => float(value)?,
-        _ => match integer(value) {
-            Some(n) => n,
-            None => return text_delay(value),
-        },
+        _ => {
+            let Some(n) = integer(value) else { return text_delay(value) };
+            n
+        }
     };
     Ok(after(ms))
 }
@@ -90,9 +90,10 @@ fn absolute(value: &Value) -> Result<Delay, Malformed> {
     let ms = match value {
         // JavaScript clients send whole numbers above 32 bits as doubles, Python's time.time() * 1000 is one.
         Value::Float(_) | Value::Double(_) => float(value)?,
-        _ => match integer(value) {
-            Some(n) => n,
-            None => {
+        _ => {
+            if let Some(n) = integer(value) {
+                n
+            } else {
                 let Some(text) = text_like(value) else {
                     return Err(invalid(header::DELIVER_AT, value, "its type is no number, timestamp or text"));
                 };
@@ -102,7 +103,7 @@ fn absolute(value: &Value) -> Result<Delay, Malformed> {
                     None => return rfc3339(text, value),
                 }
             }
-        },
+        }
     };
     if ms < SECONDS_BY_MISTAKE_BELOW_MS {
         return Err(Malformed {
@@ -231,6 +232,7 @@ mod tests {
         asked(Some(&h)).map(|d| d.expect("a header was set")).map_err(|m| m.reason)
     }
 
+    #[allow(clippy::unnecessary_wraps)] // Compared with results.
     fn ms(n: u64) -> Result<Delay, Reason> {
         Ok(Delay::After(Millis(n)))
     }

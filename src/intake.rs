@@ -81,8 +81,8 @@ struct Taken {
     wish: Result<Wish, Malformed>,
     /// When it is due by the monotonic clock; `None`: no such moment (malformed).
     due: Option<Instant>,
-    taken_at: Instant,
-    taken_at_ms: u64,
+    since: Instant,
+    since_ms: u64,
     redelivered: bool,
     attempts: u32,
     /// A resting place that overrides the decision, after the broker refused the message.
@@ -90,6 +90,7 @@ struct Taken {
 }
 
 /// What is to be done with a taken message now.
+#[allow(clippy::large_enum_variant)] // Lives for a moment on the stack; a box would cost each message an allocation.
 enum Step {
     Publish {
         out: Outgoing,
@@ -128,6 +129,9 @@ const SESSION_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Durati
 /// A delivery is never held unanswered longer than this: RabbitMQ ends a consumer that holds one for 30 minutes (15 in
 /// some old versions). All are then given back and taken again.
 const HELD_AT_MOST: Duration = Duration::from_secs(600);
+
+/// How often the age of what is held is looked at where nothing else happens.
+const AGE_CHECK: Duration = Duration::from_secs(30);
 
 /// How long stopping may wait for what is in hand, besides the deadline of the whole stop.
 const LAST_PASS: Duration = Duration::from_secs(20);
@@ -203,6 +207,8 @@ impl Intake {
                 biased;
                 () = stop.cancelled() => break,
                 batch = self.next_batch(session) => batch?,
+                // Also where nothing comes any more, because all of the prefetch is held.
+                () = tokio::time::sleep(AGE_CHECK) => Vec::new(),
             };
             let counts = self.run_once(batch, session).await;
             if *cautious && counts.placed + counts.parking > 0 {
@@ -246,6 +252,9 @@ impl Intake {
 
     /// One pass: sees a batch of messages to their places and acknowledges those that arrived there.
     async fn run_once(&mut self, batch: Vec<Taken>, session: &mut Session) -> Counts {
+        if batch.is_empty() {
+            return Counts::default();
+        }
         crash::point("intake.taken");
         self.place(batch, session).await
     }
@@ -258,7 +267,7 @@ impl Intake {
     fn take_one(&self, delivery: Delivery, died_in: Option<&str>, user: &str) -> Taken {
         let Delivery { mut message, redelivered, receipt } = delivery;
         self.metrics.taken_in(redelivered);
-        let taken_at = Instant::now();
+        let since = Instant::now();
         let now_ms = u64::try_from(self.clock.unix_millis()).unwrap_or(0);
         if let Some(queue) = died_in {
             message.restore_expiration(queue);
@@ -275,7 +284,7 @@ impl Intake {
                     Some(Delay::Negative) => Millis::ZERO,
                     None => self.rules.default_delay.unwrap_or(Millis::ZERO),
                 };
-                taken_at.checked_add(wait.to_std())
+                since.checked_add(wait.to_std())
             }
             Err(_) => None,
         };
@@ -285,7 +294,7 @@ impl Intake {
         if redelivered {
             message.mark_redelivered();
         }
-        Taken { id, message, receipt, wish, due, taken_at, taken_at_ms: now_ms, redelivered, attempts: 0, fate: None }
+        Taken { id, message, receipt, wish, due, since, since_ms: now_ms, redelivered, attempts: 0, fate: None }
     }
 
     /// The next thing to do with a message, by the decision table; after a first attempt with what is left of its wait.
@@ -308,10 +317,10 @@ impl Intake {
             }
         };
         let placement = if taken.attempts == 0 {
-            decide(&self.rules, wish, taken.taken_at_ms)
+            decide(&self.rules, wish, taken.since_ms)
         } else {
             let left = taken.due.map_or(Millis::ZERO, |due| remaining(due, Instant::now()));
-            decide(&self.rules, &Wish { delay: Some(Delay::After(left)), ..wish.clone() }, taken.taken_at_ms)
+            decide(&self.rules, &Wish { delay: Some(Delay::After(left)), ..wish.clone() }, taken.since_ms)
         };
         match placement {
             Placement::Now => Step::Publish {
@@ -324,7 +333,7 @@ impl Intake {
                 message.address_tier(&queue);
                 Step::Publish { out: outgoing(&names::place(&self.prefix), message), path: Path::Tier, reason: None }
             }
-            Placement::Store { wait, key } => Step::Park { wait_until: taken.taken_at + wait_std(wait), key },
+            Placement::Store { wait, key } => Step::Park { wait_until: taken.since + wait.to_std(), key },
             Placement::Rejected { reason, detail } => {
                 self.rested.note(reason, &detail);
                 self.rest(taken, reason, &names::rejected(&self.prefix))
@@ -397,8 +406,8 @@ impl Intake {
             key,
             attempt: 0,
             redelivered: taken.redelivered,
-            taken_in_ms: taken.taken_at_ms,
-            asked_due_ms: taken.taken_at_ms.saturating_add(remaining(wait_until, taken.taken_at).0),
+            taken_in_ms: taken.since_ms,
+            asked_due_ms: taken.since_ms.saturating_add(remaining(wait_until, taken.since).0),
         };
         parking.hand_over(ToPark {
             id: taken.id,
@@ -479,7 +488,7 @@ impl Intake {
     }
 
     fn check_age(&self, session: &Session) -> Result<(), broker::Error> {
-        let deferred = session.deferred.iter().map(|(_, t)| t.taken_at).min();
+        let deferred = session.deferred.iter().map(|(_, t)| t.since).min();
         let parking = self.parking.as_ref().and_then(Parking::oldest);
         match deferred.into_iter().chain(parking).min() {
             Some(oldest) if oldest.elapsed() > HELD_AT_MOST => Err(broker::Error::Timeout {
@@ -525,11 +534,6 @@ fn outcome_label(outcome: &Outcome) -> Publish {
 pub(crate) fn remaining(to: Instant, from: Instant) -> Millis {
     let left = to.saturating_duration_since(from);
     Millis(u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
-}
-
-/// Delays are at most a few years (`max_delay`), far within what an `Instant` holds.
-fn wait_std(wait: Millis) -> Duration {
-    wait.to_std()
 }
 
 /// Doubles from the first pause to the longest; for any number of attempts.

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod app;
 pub mod backoff;
 pub mod broker;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod crash;

@@ -55,11 +55,6 @@ pub fn init(log: &Log) -> Result<(), Error> {
     Registry::default().with(layer(log, io::stderr, io::stderr().is_terminal())?).try_init().map_err(|_| Error::Twice)
 }
 
-/// Whether a text is a level or a filter that [`init`] will take.
-pub fn check_filter(level: &str) -> Result<(), Error> {
-    filter(level).map(drop)
-}
-
 fn layer<W>(log: &Log, writer: W, color: bool) -> Result<Box<dyn Layer<Registry> + Send + Sync>, Error>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -220,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_filter_that_is_none_is_refused() {
-        assert!(check_filter("info,dwell::pump=debug").is_ok());
-        let error = check_filter("dwell=loud").expect_err("no level");
+        assert!(filter("info,dwell::pump=debug").is_ok());
+        let error = filter("dwell=loud").expect_err("no level");
         assert!(error.to_string().starts_with("log.level \"dwell=loud\" is no level and no filter"), "{error}");
     }
 

@@ -5,7 +5,7 @@
 //! What cannot be parked stays here, unacknowledged; the broker's prefetch bounds how much that can be.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,7 +51,10 @@ pub struct Parking {
 struct Shared {
     held: AtomicUsize,
     oldest: Mutex<Option<Instant>>,
-    emptied: Notify,
+    /// The last pass left something behind.
+    failing: AtomicBool,
+    /// After every pass.
+    passed: Notify,
 }
 
 /// The loop that parks.
@@ -108,25 +111,26 @@ impl Parking {
         self.shared.oldest.lock().ok().and_then(|oldest| *oldest)
     }
 
-    /// Waits until everything handed over is parked and acknowledged, or the deadline.
+    /// Waits until everything handed over is parked and acknowledged, or the store takes nothing, or the deadline.
     pub async fn drained(&self, deadline: Duration) {
-        let empty = async {
+        let done = async {
             loop {
-                let notified = self.shared.emptied.notified();
-                if self.shared.held.load(Ordering::SeqCst) == 0 {
+                let passed = self.shared.passed.notified();
+                if self.shared.held.load(Ordering::SeqCst) == 0 || self.shared.failing.load(Ordering::SeqCst) {
                     return;
                 }
-                notified.await;
+                passed.await;
             }
         };
-        let _ = tokio::time::timeout(deadline, empty).await;
+        let _ = tokio::time::timeout(deadline, done).await;
     }
 }
 
 // === impl Parker ===
 
 impl Parker {
-    /// Runs until `stop`, and then until nothing is left in hand or the task is dropped.
+    /// Runs until `stop`, and then until nothing is left in hand; what the store does not take then is let go
+    /// unacknowledged, and the broker delivers it again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
@@ -148,7 +152,10 @@ impl Parker {
             if counts.failed == 0 {
                 backoff.reset();
             } else {
-                tokio::time::sleep(backoff.next_wait()).await;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(backoff.next_wait()) => {}
+                }
             }
         }
     }
@@ -221,13 +228,13 @@ impl Parker {
         }
         self.note_oldest(self.backlog.front().map(|(at, _)| *at));
         self.let_go(counts.parked);
+        self.shared.failing.store(counts.failed > 0, Ordering::SeqCst);
+        self.shared.passed.notify_waiters();
         counts
     }
 
     fn let_go(&self, messages: usize) {
-        if self.shared.held.fetch_sub(messages, Ordering::SeqCst) == messages {
-            self.shared.emptied.notify_waiters();
-        }
+        self.shared.held.fetch_sub(messages, Ordering::SeqCst);
     }
 
     fn note_oldest(&self, at: Option<Instant>) {

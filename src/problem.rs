@@ -235,7 +235,11 @@ pub fn bad_duration(place: Place, text: &str, error: ParseError) -> Problem {
     if error == ParseError::BareNumber {
         return bare_number(place, text.trim_matches(' '));
     }
-    let problem = Problem::error(Code::BadDuration, place, format!("{} is no duration: {error}", show(text)));
+    let what = match error {
+        ParseError::Empty => "the duration is empty".to_owned(),
+        _ => format!("{} is no duration: {error}", show(text)),
+    };
+    let problem = Problem::error(Code::BadDuration, place, what);
     let help = match error {
         ParseError::Overflow => "write a shorter one; 584 million years do not fit".to_owned(),
         _ => match mended_duration(text) {
@@ -283,14 +287,13 @@ pub fn show(value: &str) -> String {
 /// `a`, `b` or `c`, for help texts.
 #[must_use]
 pub fn one_of(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [only] => format!("`{only}`"),
-        [first @ .., last] => {
-            let first: Vec<String> = first.iter().map(|word| format!("`{word}`")).collect();
-            format!("{} or `{last}`", first.join(", "))
-        }
-    }
+    listed(words, "or")
+}
+
+/// `a`, `b` and `c`, for help texts.
+#[must_use]
+pub fn all_of(words: &[&str]) -> String {
+    listed(words, "and")
 }
 
 // === impl Problem ===
@@ -542,6 +545,17 @@ fn pointable(text: &str, span: Span) -> Range<usize> {
     let end = boundary(span.end).max(start);
     let end = text[start..end].find('\n').map_or(end, |line| start + line);
     start..end
+}
+
+fn listed(words: &[&str], between: &str) -> String {
+    match words {
+        [] => String::new(),
+        [only] => format!("`{only}`"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(|word| format!("`{word}`")).collect();
+            format!("{} {between} `{last}`", first.join(", "))
+        }
+    }
 }
 
 fn fold(word: &str) -> String {

@@ -42,7 +42,7 @@ PORT_REGISTER=/tmp/dwell-ports-$(id -u)
 
 # hold_ports DIR NAME...: DIR/ports, NAME=port a line, chosen at the first call.
 hold_ports() {
-  mkdir -p -m 700 "$PORT_REGISTER"
+  mkdir -m 700 "$PORT_REGISTER" 2>/dev/null || true
   [ -O "$PORT_REGISTER" ] || die "$PORT_REGISTER belongs to someone else"
   locked "$PORT_REGISTER/lock" hold_ports_locked "$@"
 }

@@ -59,7 +59,7 @@ in_broker() {
     LANG=C.UTF-8
     HOME="$seen/home"
     ERL_EPMD_ADDRESS=127.0.0.1
-    ERL_EPMD_PORT="$(port "$dir" epmd)"
+    ERL_EPMD_PORT="$(port "$(epmd_home "$dir")" epmd)"
     RABBITMQ_NODENAME="$(rabbitmq_node "$dir")"
     RABBITMQ_DIST_PORT="$(port "$dir" distribution)"
     RABBITMQ_CONF_ENV_FILE=/dev/null
@@ -91,10 +91,16 @@ rabbitmq_url() { echo "amqp://guest:guest@127.0.0.1:$(port "$1" amqp)/%2f"; }
 rabbitmq_management_url() { echo "http://guest:guest@127.0.0.1:$(port "$1" management)"; }
 rabbitmq_running() { running "$1" rabbitmq.pid; }
 
-# rabbitmq_start DIR: returns once AMQP and management answer.
+# rabbitmq_start DIR [OTHER]: returns once AMQP and management answer. A new
+# broker joins the cluster of the one that runs in OTHER.
 rabbitmq_start() {
   local dir
   dir=$(absolute "$1")
+  if [ -n "${2:-}" ] && [ ! -f "$dir/node" ]; then
+    mkdir -p "$dir/home"
+    cp -p "$2/home/.erlang.cookie" "$dir/home/"
+    epmd_home "$2" >"$dir/peer"
+  fi
   locked "$dir/lock" rabbitmq_start_locked "$dir"
 }
 
@@ -110,13 +116,13 @@ rabbitmq_start_locked() {
     # The data bears the node's name: it stays, whatever becomes of the ports.
     [ -f "$dir/node" ] || echo "dwell-$(port "$dir" amqp)@localhost" >"$dir/node"
     rabbitmq_configure "$dir"
-    epmd_start "$dir"
+    epmd_start "$(epmd_home "$dir")"
     await_ports "$dir" amqp management distribution
     (cd "$dir" && in_broker "$dir" setsid "$RABBITMQ_BIN/rabbitmq-server") \
       </dev/null >"$dir/log/startup.log" 2>&1 9>&- &
     echo $! >"$dir/rabbitmq.pid"
   fi
-  if ! wait_until 120 "$(cat "$dir/rabbitmq.pid")" rabbitmq_answers "$dir"; then
+  if ! wait_until 180 "$(cat "$dir/rabbitmq.pid")" rabbitmq_answers "$dir"; then
     tail -n 20 "$dir/log/startup.log" >&2
     end_process "$dir" rabbitmq.pid KILL 10
     rabbitmq_stop "$dir"
@@ -124,8 +130,10 @@ rabbitmq_start_locked() {
   fi
 }
 
-# Each broker has its own register of Erlang nodes: a shared one would outlive
-# them all, and nobody could say who may stop it.
+# Each broker or cluster has its own register of Erlang nodes: a shared one would
+# outlive them all, and nobody could say who may stop it.
+epmd_home() { cat "$1/peer" 2>/dev/null || echo "$1"; }
+
 epmd_start() {
   local dir=$1
   running "$dir" epmd.pid && return
@@ -151,6 +159,12 @@ disk_free_limit.absolute = 50MB
 log.console = false
 log.file.level = warning
 CONF
+  if [ -f "$1/peer" ]; then
+    cat >>"$1/rabbitmq.conf" <<CONF
+cluster_formation.classic_config.nodes.1 = $(rabbitmq_node "$(cat "$1/peer")")
+cluster_formation.classic_config.nodes.2 = $(rabbitmq_node "$1")
+CONF
+  fi
   echo '[].' >"$1/advanced.config"
   echo '[rabbitmq_management].' >"$1/enabled_plugins"
 }

@@ -123,17 +123,15 @@ impl Connection {
             .await
             .map_err(|e| login_problem(&e, &vhost))
         };
-        let inner = match timeout(deadline, handshake).await {
-            Ok(result) => result.map_err(&unreachable)?,
-            Err(_) => {
-                // The handshake's thread still holds the socket; without this it would wait for ever.
-                let _ = second.shutdown(Shutdown::Both);
-                return Err(unreachable(format!(
-                    "handshake timeout: it took the connection but sent no AMQP answer within {} ms",
-                    deadline.as_millis()
-                )));
-            }
+        let Ok(result) = timeout(deadline, handshake).await else {
+            // The handshake's thread still holds the socket; without this it would wait for ever.
+            let _ = second.shutdown(Shutdown::Both);
+            return Err(unreachable(format!(
+                "handshake timeout: it took the connection but sent no AMQP answer within {} ms",
+                deadline.as_millis()
+            )));
         };
+        let inner = result.map_err(&unreachable)?;
         let state = watch_state(&inner);
         Ok(Connection { inner, socket: second, state, user })
     }

@@ -56,17 +56,19 @@ impl Link {
         self.state.subscribe()
     }
 
-    /// The connection, as soon as there is one. Callers put a deadline around it.
+    /// The connection, as soon as there is one that takes something. Callers put a deadline around it.
     pub async fn connection(&self) -> Arc<Connection> {
-        let mut current = self.current.subscribe();
+        let (mut current, mut state) = (self.current.subscribe(), self.state.subscribe());
         loop {
+            state.borrow_and_update();
             if let Some(connection) = current.borrow_and_update().clone().filter(|c| c.is_up()) {
                 return connection;
             }
-            // The sender lives in `self`, so this cannot fail; a closed channel would only mean waiting longer.
-            if current.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            // A new connection, or the end of a block. Both senders live in `self`, so neither wait can fail.
+            let _ = tokio::select! {
+                changed = current.changed() => changed,
+                changed = state.changed() => changed,
+            };
         }
     }
 

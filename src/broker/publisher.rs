@@ -113,10 +113,24 @@ impl Publisher {
             outcomes[only] = Outcome::Refused { code, text };
             return outcomes;
         }
+        let mut gone: Option<(ShortString, Outcome)> = None;
         for i in open {
+            // An exchange that is gone is gone for all: asking for each message would only cost a channel each.
+            if let Some((exchange, outcome)) = &gone
+                && *exchange == batch[i].exchange
+            {
+                outcomes[i] = outcome.clone();
+                continue;
+            }
             let alone = self.attempt(&batch[i..=i], begin_by.max(Instant::now() + Duration::from_secs(1))).await;
             outcomes[i] = match alone.refusal {
-                Some((code, text)) => Outcome::Refused { code, text },
+                Some((code, text)) => {
+                    let refused = Outcome::Refused { code, text };
+                    if code == 404 {
+                        gone = Some((batch[i].exchange.clone(), refused.clone()));
+                    }
+                    refused
+                }
                 None => alone.outcomes.into_iter().next().unwrap_or(Outcome::NotBegun { why: "no answer".into() }),
             };
         }
@@ -178,7 +192,10 @@ impl Publisher {
                 Ok(Err(e)) => {
                     let e = Error::from_lapin(&e, "awaiting a confirm");
                     let why = e.to_string();
-                    failure.get_or_insert(e);
+                    // The broker's own words say more than "the channel is closed", which a later publish met first.
+                    if matches!(e, Error::Refused { .. }) || failure.is_none() {
+                        failure = Some(e);
+                    }
                     Outcome::Unknown { why }
                 }
                 Err(_) => {

@@ -208,7 +208,7 @@ fn unknown_variable<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone
     if is_service_link(rest) {
         return problem
             .why("Kubernetes gives every container such variables for each service of its namespace, here one named `dwell…`")
-            .help("nothing; to be rid of it set `enableServiceLinks: false` in the pod's spec");
+            .help("nothing to do; to be rid of it set `enableServiceLinks: false` in the pod's spec");
     }
     match near(name.strip_suffix("_FILE").unwrap_or(&upper), known) {
         Some(meant) => problem.help(format!("did you mean `{meant}`?")),

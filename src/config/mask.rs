@@ -50,7 +50,7 @@ fn blanked(text: &str) -> Masked {
 /// An address keeps what is no secret in it; everything else becomes three stars.
 fn hide(value: &str) -> String {
     let inner = value.trim_matches(['"', '\'']);
-    if inner.contains("://") && !inner.contains(['\n', '[']) {
+    if inner.contains("://") && !inner.contains('\n') {
         format!("\"{}\"", redact(inner))
     } else {
         "\"***\"".to_owned()
@@ -100,7 +100,7 @@ impl Masked {
                 self.text.push_str(line);
                 continue;
             }
-            let odd = line.find(|c: char| !c.is_whitespace() && !"=.,[]{}\"'".contains(c));
+            let odd = line.find(|c: char| !c.is_whitespace() && !"=.,[]{}".contains(c));
             let (kept, dropped) = line.split_at(odd.unwrap_or(line.len()));
             self.text.push_str(kept);
             if dropped.ends_with('\n') {

@@ -7,7 +7,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 use toml::de::{DeTable, DeValue};
 
-use crate::problem::{Code, Place, Problem, Span, near, one_of, show};
+use crate::problem::{Code, Place, Problem, Span, all_of, near, show};
 use crate::topology::{bad_toml, duplicate_key, type_name};
 
 /// Every setting, as `section.key`.
@@ -147,8 +147,14 @@ impl File {
         for error in errors {
             let span = error.span().unwrap_or(0..0).into();
             if error.message() == "duplicate key" {
-                problems.push(duplicate_key(path, text, table.get_ref(), span));
-                file.leaves.push(Leaf { path: String::new(), key: span, value: None });
+                let problem = duplicate_key(path, text, table.get_ref(), span);
+                // Both places are shown, and TOML's reader keeps only one of them.
+                for place in std::iter::once(&problem.place).chain(problem.also.iter().map(|(place, _)| place)) {
+                    if let Place::File { span, .. } = place {
+                        file.leaves.push(Leaf { path: String::new(), key: *span, value: None });
+                    }
+                }
+                problems.push(problem);
             } else {
                 file.readable = false;
                 problems
@@ -195,7 +201,7 @@ impl File {
                     }
                 }
                 other => {
-                    self.leaves.push(Leaf { path: key.clone(), key: key_span, value: Some(value_span) });
+                    self.leaf(&key, key_span, other, value_span);
                     if !known {
                         continue;
                     }
@@ -226,8 +232,20 @@ impl File {
         dict
     }
 
+    /// Lists are shown item by item: an address among several keeps what is no secret in it.
+    fn leaf(&mut self, key: &str, key_span: Span, value: &DeValue<'_>, value_span: Span) {
+        match value {
+            DeValue::Array(array) if LISTS.contains(&key) => {
+                self.leaves.push(Leaf { path: key.to_owned(), key: key_span, value: None });
+                let items = array.iter().map(|item| item.span().into());
+                self.leaves.extend(items.map(|span| Leaf { path: String::new(), key: key_span, value: Some(span) }));
+            }
+            _ => self.leaves.push(Leaf { path: key.to_owned(), key: key_span, value: Some(value_span) }),
+        }
+    }
+
     fn value(&mut self, key: &str, value: &DeValue<'_>, span: Span) -> Result<Value, Problem> {
-        let wrong = |place: Span, wanted: &str, help: &str| {
+        let wrong_item = |value: &DeValue<'_>, place: Span, wanted: &str, help: &str| {
             Problem::error(
                 Code::WrongType,
                 Place::file(&self.spans.path, place),
@@ -236,18 +254,24 @@ impl File {
             .label(type_name(value))
             .help(help)
         };
+        let wrong = |wanted: &str, help: &str| wrong_item(value, span, wanted, help);
         match value {
             DeValue::String(text) => Ok(text.to_string().into()),
             DeValue::Boolean(value) => Ok((*value).into()),
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
                 .map(Value::from)
-                .map_err(|_| wrong(span, "a smaller number", "write a number that fits 64 bits")),
+                .map_err(|_| wrong("a smaller number", "write a number that fits 64 bits")),
             DeValue::Float(number) => Ok(Value::from(number.as_str().parse::<f64>().unwrap_or(f64::NAN))),
             DeValue::Array(array) if LISTS.contains(&key) => {
                 let mut items = Vec::new();
                 for (index, item) in array.iter().enumerate() {
                     let DeValue::String(text) = item.get_ref() else {
-                        return Err(wrong(item.span().into(), "a list of texts", "write each in double quotes"));
+                        return Err(wrong_item(
+                            item.get_ref(),
+                            item.span().into(),
+                            "a list of texts",
+                            "write each in double quotes",
+                        ));
                     };
                     items.push(Value::from(text.to_string()));
                     let span = item.span().into();
@@ -255,8 +279,8 @@ impl File {
                 }
                 Ok(items.into())
             }
-            DeValue::Array(_) => Err(wrong(span, "a single value", "write it without `[ ]`")),
-            DeValue::Datetime(_) | DeValue::Table(_) => Err(wrong(span, "a text", "write it in double quotes")),
+            DeValue::Array(_) => Err(wrong("a single value", "write it without `[ ]`")),
+            DeValue::Datetime(_) | DeValue::Table(_) => Err(wrong("a text", "write it in double quotes")),
         }
     }
 }
@@ -285,9 +309,9 @@ fn unknown(place: Place, key: &str) -> Problem {
         return problem.label("in another section").help(format!("write it under `[{home}]`"));
     }
     let help = if section.is_empty() {
-        format!("the sections are {}", one_of(&siblings))
+        format!("the sections are {}", all_of(&siblings))
     } else {
-        format!("the keys of `[{section}]` are {}", one_of(&siblings))
+        format!("the keys of `[{section}]` are {}", all_of(&siblings))
     };
     problem.label("unknown").help(help)
 }

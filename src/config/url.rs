@@ -123,7 +123,7 @@ pub(super) fn amqp(text: &str, credentials: &Credentials) -> Result<(String, Str
     Ok((url.into(), vhost))
 }
 
-/// An address of the management API, with the credentials put in.
+/// An address of the management API, with the credentials put in, without a slash at its end.
 pub(super) fn management(text: &str, credentials: &Credentials) -> Result<String, Fault> {
     let mut url = parse(text, &["http", "https"], "http://user:password@host:15672")?;
     if url.host().is_none() {
@@ -140,7 +140,7 @@ pub(super) fn management(text: &str, credentials: &Credentials) -> Result<String
             "write both, `http://user:password@host:15672`, or the keys `username` and `password`",
         ));
     }
-    Ok(url.into())
+    Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
 /// An address of Redis, with the credentials put in.

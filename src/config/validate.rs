@@ -16,7 +16,7 @@ use super::model::{
 use super::raw::{DEFAULT_AMQP_URL, Found, Layer, Merged};
 use super::url::{self, Credentials, Fault};
 use crate::duration::Millis;
-use crate::problem::{Code, Place, Problem, bad_duration, bare_number, near, one_of, show};
+use crate::problem::{Code, Place, Problem, Severity, bad_duration, bare_number, near, one_of, show};
 
 /// RabbitMQ refuses a longer TTL (406; case B12).
 const BROKER_CEILING: Millis = Millis::days(3650);
@@ -231,12 +231,18 @@ impl Check<'_> {
             return Durability::Replicas(self.count("redis.durability.replicas", 1..=100));
         }
         let Some(found) = self.merged.get("redis.durability") else { return Durability::Fsync };
-        if matches!(found.value, Value::Dict(..)) {
-            self.problems.push(
-                Problem::error(Code::MissingKey, found.place, "`redis.durability` says no `replicas`")
-                    .label("empty")
-                    .help(HELP),
-            );
+        let problem = match &found.value {
+            Value::String(..) => None,
+            Value::Dict(..) => Some(
+                Problem::error(Code::MissingKey, found.place, "`redis.durability` says no `replicas`").label("empty"),
+            ),
+            other => Some(
+                Problem::error(Code::WrongType, found.place, "`redis.durability` takes a text or a table")
+                    .label(type_name(other)),
+            ),
+        };
+        if let Some(problem) = problem {
+            self.problems.push(problem.help(HELP));
             return Durability::Fsync;
         }
         let words = [("fsync", Durability::Fsync), ("memory", Durability::Memory)];
@@ -247,7 +253,7 @@ impl Check<'_> {
         let broker_limit = self.between("delay.broker_limit", Millis(1), BROKER_CEILING);
         let max_delay = self.between("delay.max_delay", Millis(1), LONGEST_DELAY);
         if let (Some(limit), Some(max)) = (self.merged.get("delay.broker_limit"), self.merged.get("delay.max_delay")) {
-            if broker_limit > max_delay {
+            if broker_limit > max_delay && !self.refused(&limit.place) && !self.refused(&max.place) {
                 self.problems.push(
                     Problem::error(
                         Code::LimitConflict,
@@ -285,7 +291,7 @@ impl Check<'_> {
         else {
             return;
         };
-        if lease < confirm {
+        if lease < confirm && !self.refused(&lease_at.place) && !self.refused(&confirm_at.place) {
             self.problems.push(
                 Problem::error(
                     Code::LimitConflict,
@@ -391,6 +397,11 @@ impl Check<'_> {
 // === impl Check: single values ===
 
 impl Check<'_> {
+    /// True if the value there was refused already, so that a stand-in stands in.
+    fn refused(&self, place: &Place) -> bool {
+        self.problems.iter().any(|problem| problem.severity == Severity::Error && problem.place == *place)
+    }
+
     fn credentials(&mut self, section: &str) -> Credentials {
         let mut take = |key: &str| self.optional_text(&format!("{section}.{key}")).map(|(text, _)| text);
         Credentials { username: take("username"), password: take("password") }
@@ -523,7 +534,12 @@ impl Check<'_> {
                 self.problems.push(
                     Problem::error(Code::WrongType, found.place, format!("{} takes a whole number", show(key)))
                         .label(type_name(&found.value))
-                        .help(format!("write a number from {} to {}, without quotes", range.start(), range.end())),
+                        .help(format!(
+                            "write a number from {} to {}{}",
+                            range.start(),
+                            range.end(),
+                            if found.layer > Layer::File { "" } else { ", without quotes" }
+                        )),
                 );
                 least
             }

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::model::Argument;
 use super::raw::{ArgumentAt, At, Bind, Bridge, Exponential, Queue, Retry, WorkExchange};
-use crate::problem::{Code, Place, Problem, Span, bare_number, near, one_of, show};
+use crate::problem::{Code, Place, Problem, Span, all_of, bare_number, near, show};
 
 /// The format version that this release reads.
 const VERSION: &str = "1";
@@ -107,10 +107,13 @@ const FOREIGN_RETRY: &[(&[&str], &str)] = &[
 /// A file that is no TOML gives no bridges: guessing on would bury the one mistake under its consequences.
 pub(super) fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Parsed {
     let (table, errors) = DeTable::parse_recoverable(text);
+    let mut firsts = Vec::new();
     let duplicates_only = errors.iter().all(|error| error.message() == "duplicate key");
     for error in errors {
         let span = error.span().unwrap_or(0..0);
         if error.message() == "duplicate key" {
+            firsts
+                .extend(first_of(text, table.get_ref(), span.clone().into()).map(|first| (span.clone().into(), first)));
             problems.push(duplicate_key(path, text, table.get_ref(), span.into()));
         } else if !duplicates_only {
             problems.push(bad_toml(path, error.message(), span.into()));
@@ -119,7 +122,7 @@ pub(super) fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Par
     if !duplicates_only {
         return Parsed { bridges: Vec::new(), complete: false };
     }
-    let mut parser = Parser { path, text, problems, complete: true };
+    let mut parser = Parser { path, text, problems, complete: true, firsts };
     let bridges = parser.file(table.get_ref());
     Parsed { bridges, complete: parser.complete }
 }
@@ -186,6 +189,8 @@ struct Parser<'a> {
     text: &'a str,
     problems: &'a mut Vec<Problem>,
     complete: bool,
+    /// Of keys written twice, the second place → the first: TOML's reader keeps a table's second header.
+    firsts: Vec<(Span, Span)>,
 }
 
 /// A key of a table with its value, as the walk meets them.
@@ -202,7 +207,7 @@ impl Parser<'_> {
     fn file(&mut self, table: &DeTable<'_>) -> Vec<Bridge> {
         let mut bridges = Vec::new();
         let mut version = false;
-        for entry in entries(table) {
+        for entry in self.entries(table) {
             match entry.key {
                 "version" => {
                     version = true;
@@ -210,8 +215,9 @@ impl Parser<'_> {
                 }
                 "bridge" => match entry.value {
                     DeValue::Table(named) => {
-                        for entry in entries(named) {
-                            match self.table(&entry, "a bridge is a table under one header: `[bridge.orders]`") {
+                        for entry in self.entries(named) {
+                            let help = format!("a bridge is a table under one header: `[bridge.{}]`", entry.key);
+                            match self.table(&entry, &help) {
                                 Some(table) => {
                                     let bridge = self.bridge(&entry, table);
                                     bridges.push(bridge);
@@ -274,7 +280,7 @@ impl Parser<'_> {
             queue_type: None,
             queues: Vec::new(),
         };
-        for entry in entries(table) {
+        for entry in self.entries(table) {
             match entry.key {
                 "exchange" => {
                     bridge.exchange =
@@ -310,7 +316,7 @@ impl Parser<'_> {
                 exchange.name = Some(At { value: name.to_string(), place: self.place(entry.value_span) });
             }
             DeValue::Table(table) => {
-                for entry in entries(table) {
+                for entry in self.entries(table) {
                     match entry.key {
                         "name" => {
                             exchange.name = self.string(&entry, "the exchange is named by a text: `name = \"orders\"`")
@@ -356,14 +362,19 @@ impl Parser<'_> {
 
     fn queue(&mut self, header: &Entry<'_, '_>, table: &DeTable<'_>, span: Span) -> Option<Queue> {
         let (mut name, mut bind, mut retry, mut declare, mut arguments) = (None, None, None, None, BTreeMap::new());
+        let mut bind_refused = false;
         let mut named = false;
-        for entry in entries(table) {
+        for entry in self.entries(table) {
             match entry.key {
                 "name" => {
                     named = true;
                     name = self.string(&entry, "the queue is named by a text: `name = \"orders.close\"`");
                 }
-                "bind" => bind = self.bind(&entry),
+                "bind" => {
+                    let before = self.problems.len();
+                    bind = self.bind(&entry);
+                    bind_refused = self.problems.len() > before;
+                }
                 "retry" => retry = self.retry(&entry),
                 "declare" => declare = self.boolean(&entry),
                 "arguments" => {
@@ -392,7 +403,7 @@ impl Parser<'_> {
                     .help("write `name = \"orders.close\"` under its header"),
             );
         }
-        Some(Queue { name: name?, bind, retry, declare, arguments })
+        Some(Queue { name: name?, bind, bind_refused, retry, declare, arguments })
     }
 
     fn bind(&mut self, entry: &Entry<'_, '_>) -> Option<At<Vec<Bind>>> {
@@ -406,7 +417,13 @@ impl Parser<'_> {
             let place = self.place(item.span().into());
             match item.get_ref() {
                 DeValue::String(key) => binds.push(Bind::Key(At { value: key.to_string(), place })),
-                DeValue::Table(table) => binds.push(Bind::Headers(At { value: self.arguments(table), place })),
+                DeValue::Table(table) => {
+                    let before = self.problems.len();
+                    let headers = self.arguments(table);
+                    if self.problems.len() == before {
+                        binds.push(Bind::Headers(At { value: headers, place }));
+                    }
+                }
                 other => {
                     let item = Entry {
                         key: entry.key,
@@ -428,7 +445,7 @@ impl Parser<'_> {
             DeValue::Table(table) => {
                 let mut retry = Exponential { first: None, factor: None, max: None, attempts: None, jitter: None };
                 let mut first = false;
-                for entry in entries(table) {
+                for entry in self.entries(table) {
                     match entry.key {
                         "first" => {
                             first = true;
@@ -464,7 +481,7 @@ impl Parser<'_> {
 
     fn arguments(&mut self, table: &DeTable<'_>) -> BTreeMap<String, ArgumentAt> {
         let mut arguments = BTreeMap::new();
-        for entry in entries(table) {
+        for entry in self.entries(table) {
             let value = match entry.value {
                 DeValue::Boolean(value) => Argument::Bool(*value),
                 DeValue::String(text) => Argument::Text(text.to_string()),
@@ -607,7 +624,7 @@ impl Parser<'_> {
         let problem = match (hint, near(entry.key, known.iter().copied())) {
             (Some((_, hint)), _) => problem.label("another tool's word").help(*hint),
             (None, Some(meant)) => problem.label(format!("did you mean `{meant}`?")).help(format!("write `{meant}`")),
-            (None, None) => problem.label("unknown").help(format!("the keys of {of} are {}", one_of(known))),
+            (None, None) => problem.label("unknown").help(format!("the keys of {of} are {}", all_of(known))),
         };
         self.problems.push(problem);
     }
@@ -631,6 +648,23 @@ impl Parser<'_> {
         }
     }
 
+    /// The entries of a table in the order of the file (TOML's own map has them by name).
+    fn entries<'t, 'i>(&self, table: &'t DeTable<'i>) -> Vec<Entry<'t, 'i>> {
+        let first =
+            |span: Span| self.firsts.iter().find(|(second, _)| *second == span).map_or(span, |(_, first)| *first);
+        let mut entries: Vec<Entry<'t, 'i>> = table
+            .iter()
+            .map(|(key, value)| Entry {
+                key: key.get_ref(),
+                key_span: first(key.span().into()),
+                value: value.get_ref(),
+                value_span: value.span().into(),
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.key_span);
+        entries
+    }
+
     fn place(&self, span: Span) -> Place {
         Place::file(self.path, span)
     }
@@ -652,19 +686,4 @@ pub(crate) fn type_name(value: &DeValue<'_>) -> &'static str {
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     }
-}
-
-/// The entries of a table in the order of the file (TOML's own map has them by name).
-fn entries<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Entry<'t, 'i>> {
-    let mut entries: Vec<Entry<'t, 'i>> = table
-        .iter()
-        .map(|(key, value)| Entry {
-            key: key.get_ref(),
-            key_span: key.span().into(),
-            value: value.get_ref(),
-            value_span: value.span().into(),
-        })
-        .collect();
-    entries.sort_by_key(|entry| entry.key_span);
-    entries
 }

@@ -47,6 +47,8 @@ pub(super) struct Queue {
     pub name: At<String>,
     /// `None`: the file has no `bind`.
     pub bind: Option<At<Vec<Bind>>>,
+    /// True: something in `bind` was refused while parsing, so that too few bindings prove nothing.
+    pub bind_refused: bool,
     pub retry: Option<At<Retry>>,
     pub declare: Option<At<bool>>,
     pub arguments: BTreeMap<String, ArgumentAt>,

@@ -48,14 +48,14 @@ struct Claim {
 
 /// What dwell may declare for any bridge, now or in a later release, whatever its keys say: a name that is free only
 /// until somebody adds a `default_delay` is not free.
-const DERIVED: &[(&str, &[Space])] = &[
-    (".tiers", &[Space::Exchange]),
-    (".rest", &[Space::Exchange]),
-    (".intake", &[Space::Exchange, Space::Queue]),
-    (".intake.late", &[Space::Exchange, Space::Queue]),
-    (".unrouted", &[Space::Exchange, Space::Queue]),
-    (".failed", &[Space::Exchange, Space::Queue]),
-    (".out", &[Space::Exchange, Space::Queue]),
+const DERIVED: &[(&str, &str, &[Space])] = &[
+    (".tiers", "as the exchange of its tiers", &[Space::Exchange]),
+    (".rest", "as the exchange behind its tiers", &[Space::Exchange]),
+    (".intake", "as its intake", &[Space::Exchange, Space::Queue]),
+    (".intake.late", "for what expires in its intake", &[Space::Exchange, Space::Queue]),
+    (".unrouted", "for what no work queue wanted", &[Space::Exchange, Space::Queue]),
+    (".failed", "for failures", &[Space::Exchange, Space::Queue]),
+    (".out", "as its exit queue", &[Space::Exchange, Space::Queue]),
 ];
 
 impl Check<'_> {
@@ -97,7 +97,9 @@ impl Check<'_> {
     fn buffer_queues(&mut self, claims: &BTreeMap<(Space, String), Vec<Claim>>, waits: &[(String, Claim)]) {
         for ((space, name), claims) in claims {
             for (prefix, owner) in waits.iter().filter(|(prefix, _)| name.starts_with(prefix.as_str())) {
-                for claim in claims.iter().filter(|claim| *space == Space::Queue && claim.place != owner.place) {
+                for claim in
+                    claims.iter().filter(|claim| *space == Space::Queue && matches!(claim.role, Role::WorkQueue { .. }))
+                {
                     self.problems.push(collision(Space::Queue, name, owner, claim).why(format!(
                         "every queue `{prefix}*` is a buffer queue of that bridge, also those of earlier tiers"
                     )));
@@ -154,9 +156,9 @@ fn claims_of(raw: &raw::Bridge, bridge: &Bridge) -> Vec<((Space, String), Claim)
             by: format!("bridge {} as its work exchange", show(name)),
         },
     ));
-    for (suffix, spaces) in DERIVED {
+    for (suffix, what, spaces) in DERIVED {
         for space in *spaces {
-            let by = format!("bridge {} for itself", show(name));
+            let by = format!("bridge {} {what}", show(name));
             claims
                 .push(((*space, format!("{name}{suffix}")), Claim { role: Role::Derived, place: header.clone(), by }));
         }

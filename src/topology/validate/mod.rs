@@ -87,7 +87,7 @@ impl Check<'_> {
                     "dwell puts the unrouted queue behind its own work exchanges; behind another team's it cannot, and \
                      there one message without a queue would hold up a tier for good",
                 )
-                .help("nothing, if Redis is there; or let dwell declare the exchange"),
+                .help("nothing to do if the settings have a `[redis]` section; else let dwell declare the exchange"),
             );
         }
         let name = name.map_or_else(|| raw.name.value.clone(), |at| at.value.clone());

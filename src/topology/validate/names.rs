@@ -89,7 +89,7 @@ impl Check<'_> {
                     format!("there is no exchange {}", show(&at.value)),
                     "unknown",
                     "names that begin with `amq.` are RabbitMQ's own",
-                    &format!("use {} or an exchange of another name", crate::problem::one_of(&names)),
+                    &format!("use {}, or an exchange of another name", crate::problem::one_of(&names)),
                 );
             }
             return;

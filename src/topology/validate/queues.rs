@@ -6,7 +6,7 @@ use super::delays::no_effect;
 use super::names::LONGEST_NAME;
 use super::{BROKER_CEILING, Check, value_or};
 use crate::duration::Millis;
-use crate::problem::{Code, Place, Problem, near, one_of, show};
+use crate::problem::{Code, Place, Problem, any_error, near, one_of, show};
 use crate::topology::model::{Argument, Binding, Bridge, ExchangeKind, RetrySchedule, WorkQueue};
 use crate::topology::pattern;
 use crate::topology::raw::{self, ArgumentAt, At, Bind, Retry};
@@ -103,8 +103,12 @@ impl Check<'_> {
         self.queue_name(&raw.name, declare);
         let bindings = self.bindings(raw, bridge);
         let arguments = self.arguments(raw, bridge);
+        let before = self.problems.len();
         let retry = self.retry(raw, bridge);
         self.retry_is_reached(raw, bridge, declare);
+        if let (Some(at), true) = (&raw.retry, retry.is_some() && !any_error(&self.problems[before..])) {
+            self.not_yet(at.place.clone(), &raw.name.value);
+        }
         if let (false, Some((_, first))) = (declare, raw.arguments.first_key_value()) {
             self.problems.push(
                 no_effect(first.key.clone(), "the queue's arguments have no effect", "never declared by dwell")
@@ -130,7 +134,7 @@ impl Check<'_> {
             }
             return vec![Binding { routing_key: String::new(), arguments: BTreeMap::new() }];
         }
-        if written.is_empty() {
+        if written.is_empty() && !raw.bind_refused {
             let example = if kind == ExchangeKind::Headers {
                 "[{ x-match = \"all\", type = \"invoice\" }]"
             } else {
@@ -182,7 +186,9 @@ impl Check<'_> {
                     continue;
                 }
                 Bind::Headers(headers) => {
-                    self.headers(headers);
+                    if !self.headers(headers) {
+                        continue;
+                    }
                     let arguments =
                         headers.value.iter().map(|(name, at)| (name.clone(), at.value.value.clone())).collect();
                     Binding { routing_key: String::new(), arguments }
@@ -231,7 +237,8 @@ impl Check<'_> {
         }
     }
 
-    fn headers(&mut self, headers: &At<BTreeMap<String, ArgumentAt>>) {
+    /// False: reported as unusable.
+    fn headers(&mut self, headers: &At<BTreeMap<String, ArgumentAt>>) -> bool {
         let mut with_x = false;
         if let Some(at) = headers.value.get("x-match") {
             let word = match &at.value.value {
@@ -248,7 +255,7 @@ impl Check<'_> {
                     }
                     None => problem.label("unknown").help(format!("write {}", one_of(X_MATCH))),
                 });
-                return;
+                return false;
             }
         }
         if !headers.value.keys().any(|name| name != "x-match") {
@@ -260,7 +267,7 @@ impl Check<'_> {
                 "RabbitMQ gives every message, or none, to such a binding",
                 "write the headers to compare: `{ x-match = \"all\", type = \"invoice\" }`",
             );
-            return;
+            return false;
         }
         let ignored = headers.value.iter().find(|(name, _)| name.starts_with("x-") && *name != "x-match");
         if let (false, Some((name, at))) = (with_x, ignored) {
@@ -272,7 +279,9 @@ impl Check<'_> {
                 "with `x-match` `all` or `any` RabbitMQ ignores headers that begin with `x-`",
                 "write `x-match = \"all-with-x\"` or `x-match = \"any-with-x\"`",
             );
+            return false;
         }
+        true
     }
 
     // --- arguments ---
@@ -305,7 +314,7 @@ impl Check<'_> {
         let value = &at.value.value;
         let wrong = |wanted: &str, help: &str| {
             Problem::error(Code::WrongType, at.value.place.clone(), format!("{} takes {wanted}", show(name)))
-                .label(format!("not {wanted}"))
+                .label(type_name(value))
                 .help(help)
         };
         let problem = match (rule, value) {
@@ -371,21 +380,20 @@ impl Check<'_> {
     fn retry(&mut self, raw: &raw::Queue, bridge: &Bridge) -> Option<RetrySchedule> {
         let at = raw.retry.as_ref()?;
         let longest = bridge.max_delay.unwrap_or(self.limits.max_delay);
-        let schedule = match &at.value {
+        match &at.value {
             Retry::List(delays) => self.retry_list(delays, &at.place, longest),
             Retry::Exponential(written) => self.retry_exponential(written, longest),
-        };
-        let resting = format!("{}.dead", raw.name.value);
+        }
+    }
+
+    fn not_yet(&mut self, place: Place, queue: &str) {
+        let resting = format!("{queue}.dead");
         self.problems.push(
-            Problem::warning(Code::NotYet, at.place.clone(), "this release does not carry out retry schedules yet")
+            Problem::warning(Code::NotYet, place, "this release does not carry out retry schedules yet")
                 .label("not yet")
-                .why(format!(
-                    "until then the first failure of a message is its last, and it rests in {}",
-                    show(&resting)
-                ))
-                .help("nothing: the queue is declared with all that retry will need, and no change will be due"),
+                .why(format!("until then the first failure of a message is its last, and it rests in {}", show(&resting)))
+                .help("nothing to do: the queue is declared with all that retry will need, and a later release follows the schedule"),
         );
-        schedule
     }
 
     fn retry_list(&mut self, delays: &[At<String>], place: &Place, longest: Millis) -> Option<RetrySchedule> {
@@ -541,4 +549,12 @@ fn bind_place(bind: &Bind) -> Place {
 
 fn declare_place(raw: &raw::Queue) -> Place {
     raw.declare.as_ref().map_or_else(|| raw.name.place.clone(), |at| at.place.clone())
+}
+
+fn type_name(argument: &Argument) -> &'static str {
+    match argument {
+        Argument::Bool(_) => "a boolean",
+        Argument::Int(_) => "an integer",
+        Argument::Text(_) => "a text",
+    }
 }
