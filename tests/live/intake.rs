@@ -6,7 +6,7 @@ use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString};
 
 use crate::support::{Bench, Out, SOON, epoch_ms, ms, text, throughout, until};
 
-const ONE: &str = r#"
+const ONE: &str = r##"
 version = 1
 
 [bridge.b]
@@ -15,7 +15,7 @@ tiers = ["1s"]
 [[bridge.b.queue]]
 name = "work"
 bind = ["#"]
-"#;
+"##;
 
 /// Cases B01, B02, B05, B06, B17, B18, B20 and the forms of `x-deliver-at`, published together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,14 +260,14 @@ async fn b31_b32_an_expiration_does_not_make_a_message_early_nor_lose_it_while_t
 async fn b12_a_tier_above_the_brokers_own_ceiling_is_refused_before_anything_is_declared() {
     let mut bench = Bench::new(
         "ceiling",
-        r#"
+        r##"
         version = 1
         [bridge.b]
         tiers = ["315360000001ms"]
         [[bridge.b.queue]]
         name = "work"
         bind = ["#"]
-        "#,
+        "##,
     );
     bench.set("DWELL_DELAY__BROKER_LIMIT", "4000d").set("DWELL_DELAY__MAX_DELAY", "4000d");
     let mut daemon = bench.start(&[]);

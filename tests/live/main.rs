@@ -4,5 +4,6 @@
 //! variables (`make services`); tests that kill a server start one of their own.
 #![allow(missing_docs)] // The sentence names are the documentation.
 
+mod intake;
 mod support;
 mod tiers;

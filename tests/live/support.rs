@@ -228,7 +228,7 @@ impl Bench {
         let log = self.dir.path().join(format!("daemon-{}.log", NEXT.fetch_add(1, Ordering::SeqCst)));
         let out = File::create(&log).expect("a log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-        command.arg(self.topology_dir());
+        command.arg("run").arg("--topology").arg(self.topology_dir());
         // What happens to be in the environment must not reach a daemon under test.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DWELL_")) {
             command.env_remove(name);
@@ -481,7 +481,7 @@ impl Client {
     }
 
     /// Hands one message over; its confirm is still to come.
-    pub async fn begin(&self, out: &Out) -> lapin::publisher_confirm::PublisherConfirm {
+    pub async fn begin(&self, out: &Out) -> impl Future<Output = lapin::Result<Confirmation>> + use<> {
         self.channel
             .basic_publish(
                 out.exchange.as_str().into(),

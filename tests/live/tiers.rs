@@ -4,7 +4,7 @@ use lapin::types::{AMQPValue, FieldArray, FieldTable};
 
 use crate::support::{Bench, Out, SLACK, SOON, ms, text, until};
 
-const TIERS: &str = r#"
+const TIERS: &str = r##"
 version = 1
 
 [bridge.b]
@@ -21,7 +21,7 @@ default_delay = "100ms"
 [[bridge.d.queue]]
 name = "defaults"
 bind = ["#"]
-"#;
+"##;
 
 fn every_integer_type_and_text(n: u8) -> Vec<(&'static str, AMQPValue)> {
     vec![
@@ -154,7 +154,7 @@ async fn with_a_gate_header_an_exact_tier_goes_through_the_intake() {
 async fn b69_a_work_queue_whose_ttl_leads_back_into_the_delay_exchange_survives_five_rounds() {
     let bench = Bench::new(
         "rounds",
-        r#"
+        r##"
         version = 1
         [bridge.b]
         tiers = ["100ms"]
@@ -162,7 +162,7 @@ async fn b69_a_work_queue_whose_ttl_leads_back_into_the_delay_exchange_survives_
         name = "round"
         bind = ["#"]
         arguments = { x-message-ttl = 100, x-dead-letter-exchange = "b.delay" }
-        "#,
+        "##,
     );
     let mut daemon = bench.daemon().await;
     let client = bench.client().await;
@@ -184,14 +184,14 @@ async fn b69_a_work_queue_whose_ttl_leads_back_into_the_delay_exchange_survives_
 async fn b22_b24_b25_a_short_delay_never_waits_behind_a_long_one() {
     let bench = Bench::new(
         "order",
-        r#"
+        r##"
         version = 1
         [bridge.b]
         tiers = ["500ms", "3s"]
         [[bridge.b.queue]]
         name = "work"
         bind = ["#"]
-        "#,
+        "##,
     );
     let mut daemon = bench.daemon().await;
     let client = bench.client().await;
