@@ -856,44 +856,33 @@ async fn missing_rights_and_wrong_passwords_need_a_person() {
     assert!(store_of("weak:sesame").claim(BRIDGE, 0, 1, LEASE).await.is_ok());
 }
 
-/// Not a claim but a measurement: `cargo test --release --test store -- --ignored --nocapture memory`.
+/// The figure of the README, and a guard against a layout that forgets it.
 #[tokio::test]
-#[ignore = "a measurement"]
-async fn memory_per_pending_message() {
-    const COUNT: usize = 100_000;
-    let name = "memory_per_pending_message";
+async fn a_pending_message_costs_little_more_than_300_bytes_above_what_it_carries() {
+    const COUNT: usize = 20_000;
+    let name = "a_pending_message_costs_little_more_than_300_bytes_above_what_it_carries";
     let Some(server) = Server::start(name, &["--appendonly", "no"]).await else { return };
-    for (what, key) in [("without key", false), ("with key", true)] {
-        let mut bench = server.bench(Durability::Memory).await;
-        bench.raw(&["FLUSHALL"]).await;
-        bench.store.check().await.expect("it is fit");
-        let before = bench.used_memory().await;
-        let mut record = 0;
-        let begun = Instant::now();
-        for some in (0..COUNT).collect::<Vec<_>>().chunks(1_000) {
-            let items: Vec<Park> = some
-                .iter()
-                .map(|n| {
-                    let mut item = Park { wait: Millis::days(7), ..message() };
-                    item.record.body = Bytes::from(vec![b'x'; 256]);
-                    item.record.properties = Bytes::from(vec![b'p'; 64]);
-                    item.record.meta.routing_key = "order.4711.close".into();
-                    item.record.meta.key = key.then(|| format!("order-{n:07}"));
-                    record = item.record.encode().len();
-                    item
-                })
-                .collect();
-            bench.park_all(&items).await;
-        }
-        let took = begun.elapsed();
-        let each = (bench.used_memory().await - before) / COUNT as u64;
-        let (payload, seconds) = (256 + 64 + 16, took.as_secs_f64());
-        println!(
-            "{what}: {each} bytes a message; body, properties and routing key are {payload}, the record {record}; \
-             {} above them; {COUNT} parked in {seconds:.1} s",
-            each - payload
-        );
+    let mut bench = server.bench(Durability::Memory).await;
+    bench.store.check().await.expect("it is fit");
+    let before = bench.used_memory().await;
+    for some in (0..COUNT).collect::<Vec<_>>().chunks(1_000) {
+        let items: Vec<Park> = some
+            .iter()
+            .map(|_| {
+                let mut item = Park { wait: Millis::days(7), ..message() };
+                item.record.body = Bytes::from(vec![b'x'; 256]);
+                item.record.properties = Bytes::from(vec![b'p'; 64]);
+                item.record.meta.routing_key = "order.4711.close".into();
+                item
+            })
+            .collect();
+        bench.park_all(&items).await;
     }
+    let each = (bench.used_memory().await - before) / COUNT as u64;
+    let carried = 256 + 64 + 16;
+    println!("{each} bytes a message, {} above body, properties and routing key", each - carried);
+    // 300 is the goal; a hash table that has just doubled costs up to 16 bytes more for a while.
+    assert!(each - carried <= 320, "{each} bytes a message");
 }
 
 // === the bench ===
