@@ -78,8 +78,7 @@ async fn b01_b02_b05_b06_b17_b18_b20_every_form_of_a_delay_is_met_or_rejected() 
         ("x-delay", text("0x10"), "invalid-delay"),
         ("x-delay", text(""), "invalid-delay"),
         ("x-delay", V::LongString(LongString::from(vec![0xff, 0xfe])), "invalid-delay"),
-        ("x-delay", V::Double(f64::NAN), "invalid-delay"),
-        ("x-delay", V::Double(f64::INFINITY), "invalid-delay"),
+        // NaN and the infinities never come so far: RabbitMQ itself closes the publisher's connection over them.
         ("x-delay", V::Double(1e300), "delay-too-large"),
         ("x-delay", V::Boolean(true), "invalid-delay"),
         ("x-delay", V::Timestamp(5000), "invalid-delay"),
@@ -137,9 +136,7 @@ async fn b01_b02_b05_b06_b17_b18_b20_every_form_of_a_delay_is_met_or_rejected() 
         assert_eq!(arrival.header_text("dwell-expiration").as_deref(), Some("600000"));
         assert_eq!(arrival.properties.expiration(), &None, "nothing that rests expires");
         assert_eq!(arrival.header_text("keep").as_deref(), Some("me"));
-        if !matches!(value, V::Double(d) if d.is_nan()) {
-            assert_eq!(arrival.header(name), Some(value), "the header stays as it was");
-        }
+        assert_eq!(arrival.header(name), Some(value), "the header stays as it was");
         assert_eq!(arrival.key, "some.key");
     }
     assert_eq!(work.count(), relative.len() + absolute.len(), "each once");

@@ -4,6 +4,9 @@
 //! variables (`make services`); tests that kill a server start one of their own.
 #![allow(missing_docs)] // The sentence names are the documentation.
 
+mod declare;
 mod intake;
+mod pump;
+mod shutdown;
 mod support;
 mod tiers;

@@ -24,6 +24,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 /// Where the servers are that a test works on.
@@ -97,6 +98,17 @@ pub struct Private {
     /// What the start script printed.
     pub says: BTreeMap<String, String>,
 }
+
+/// A way to a server that a test may close, cut and freeze.
+pub struct Proxy {
+    address: SocketAddr,
+    target: String,
+    frozen: tokio::sync::watch::Sender<bool>,
+    task: Option<tokio::task::JoinHandle<()>>,
+}
+
+/// Dice that can be thrown again: the seed is printed, and `DWELL_TEST_SEED` sets it.
+pub struct Dice(u64);
 
 /// How long something may take that a healthy machine does at once: generous, as machines that run tests are busy.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -203,12 +215,31 @@ impl Bench {
         self
     }
 
+    /// What a dead daemon had claimed is found after seconds instead of half a minute.
+    pub fn short_lease(&mut self) -> &mut Bench {
+        self.set("DWELL_PUMP__LEASE", "4s").set("DWELL_RUN__CONFIRM_TIMEOUT", "3s")
+    }
+
     pub fn write_topology(&self, file: &str, text: &str) {
         std::fs::write(self.dir.path().join("topology").join(file), text).expect("a topology file");
     }
 
     pub fn topology_dir(&self) -> PathBuf {
         self.dir.path().join("topology")
+    }
+
+    /// The bench's own way to Redis for its daemons, closed until [`Proxy::up`].
+    pub fn redis_proxy(&mut self) -> Proxy {
+        let (proxy, url) = Proxy::to(&self.services.redis);
+        self.set("DWELL_REDIS__URL", &url);
+        proxy
+    }
+
+    /// The bench's own way to RabbitMQ for its daemons, closed until [`Proxy::up`].
+    pub fn amqp_proxy(&mut self) -> Proxy {
+        let (proxy, url) = Proxy::to(&self.amqp_url());
+        self.set("DWELL_AMQP__URL", &url);
+        proxy
     }
 
     pub fn amqp_url(&self) -> String {
@@ -657,6 +688,123 @@ pub fn epoch_ms() -> u64 {
     u64::try_from(since.as_millis()).expect("fits")
 }
 
+/// Where copies of one message are found, each is told by its `dwell-id`, or by `dwell-redelivered`.
+pub fn copies_are_marked(arrivals: &[Arrival]) {
+    let mut seen: BTreeMap<String, Vec<&Arrival>> = BTreeMap::new();
+    for arrival in arrivals {
+        seen.entry(arrival.text()).or_default().push(arrival);
+    }
+    for (body, copies) in seen {
+        let mut unmarked: Vec<Option<String>> = copies
+            .iter()
+            .filter(|a| a.header("dwell-redelivered").is_none() && !a.redelivered)
+            .map(|a| a.header_text("dwell-id"))
+            .collect();
+        unmarked.sort();
+        unmarked.dedup();
+        assert!(unmarked.len() <= 1, "'{body}' came {} times, unmarked under several ids: {unmarked:?}", copies.len());
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    fn to(url: &str) -> (Proxy, String) {
+        let mut url = url::Url::parse(url).expect("a url");
+        let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
+        let address = free_address();
+        url.set_host(Some("127.0.0.1")).expect("a host can be set");
+        url.set_port(Some(address.port())).expect("a port can be set");
+        let frozen = tokio::sync::watch::Sender::new(false);
+        (Proxy { address, target, frozen, task: None }, url.to_string())
+    }
+
+    /// Opens the way.
+    pub async fn up(&mut self) {
+        let listener = until("the proxy's port is free", SOON, async || {
+            tokio::net::TcpListener::bind(self.address).await.ok()
+        })
+        .await;
+        let (target, frozen) = (self.target.clone(), self.frozen.subscribe());
+        self.task = Some(tokio::spawn(async move {
+            let mut open = tokio::task::JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                let (target, frozen) = (target.clone(), frozen.clone());
+                open.spawn(async move {
+                    let Ok(far) = tokio::net::TcpStream::connect(target).await else { return };
+                    let (near_in, near_out) = near.into_split();
+                    let (far_in, far_out) = far.into_split();
+                    tokio::select! {
+                        () = carry(near_in, far_out, frozen.clone()) => {}
+                        () = carry(far_in, near_out, frozen) => {}
+                    }
+                });
+            }
+        }));
+    }
+
+    /// Closes the way, and every connection on it.
+    pub async fn down(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    /// Closes every connection on it, and is open again at once.
+    pub async fn cut(&mut self) {
+        self.down().await;
+        self.up().await;
+    }
+
+    /// Nothing passes any more, and nothing is closed either: a half-open connection.
+    pub fn freeze(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+async fn carry(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut frozen: tokio::sync::watch::Receiver<bool>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(n) = from.read(&mut buffer).await else { return };
+        if n == 0 || frozen.wait_for(|frozen| !frozen).await.is_err() || to.write_all(&buffer[..n]).await.is_err() {
+            return;
+        }
+    }
+}
+
+// === impl Dice ===
+
+impl Dice {
+    pub fn new(what: &str) -> Dice {
+        let given = std::env::var("DWELL_TEST_SEED").ok().and_then(|s| s.parse().ok());
+        let seed = given.unwrap_or_else(|| epoch_ms() ^ (u64::from(NEXT.fetch_add(1, Ordering::SeqCst)) << 48));
+        println!("{what}: DWELL_TEST_SEED={seed}");
+        Dice(seed)
+    }
+
+    /// From 0 to below `n` (splitmix64; its slight bias does not matter here).
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
 // === impl Private ===
 
 impl Private {
@@ -700,6 +848,15 @@ impl Private {
     pub fn start(&mut self) {
         let out = self.call("start", &[]);
         self.hear(&out);
+    }
+
+    /// SIGSTOP: it is there and says nothing.
+    pub fn pause(&self) {
+        assert!(self.call("pause", &[]).status.success());
+    }
+
+    pub fn resume(&self) {
+        assert!(self.call("resume", &[]).status.success());
     }
 
     /// rabbitmqctl.
