@@ -316,7 +316,8 @@ impl Intake {
                 return self.rest(taken, malformed.reason, &names::rejected(&self.prefix));
             }
         };
-        let placement = if taken.attempts == 0 {
+        // Without a store there is no other place for a tier's message than its tier, a little late.
+        let placement = if taken.attempts == 0 || !self.rules.has_store {
             decide(&self.rules, wish, taken.since_ms)
         } else {
             let left = taken.due.map_or(Millis::ZERO, |due| remaining(due, Instant::now()));

@@ -14,9 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Parser, ValueEnum};
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions,
-};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use tokio::signal::unix::{SignalKind, signal};
@@ -179,13 +177,8 @@ async fn publish_all(connection: &Connection, began: Instant) -> Result<Vec<Sent
             .with_message_id(number.to_string().into())
             .with_headers(headers);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let publish = channel.basic_publish(
-            "orders.delay".into(),
-            ROUTING_KEY.into(),
-            options,
-            step.name.as_bytes(),
-            properties,
-        );
+        let publish =
+            channel.basic_publish("orders.delay".into(), ROUTING_KEY.into(), options, step.name.as_bytes(), properties);
         match publish.await?.await? {
             Confirmation::Ack(None) => {}
             other => return Err(format!("the broker did not take \"{}\": {other:?}", step.name).into()),
