@@ -6,6 +6,7 @@ use super::delays::no_effect;
 use super::names::LONGEST_NAME;
 use super::{BROKER_CEILING, Check, value_or};
 use crate::duration::Millis;
+use crate::names;
 use crate::problem::{Code, Place, Problem, any_error, near, one_of, show};
 use crate::topology::model::{Argument, Binding, Bridge, ExchangeKind, RetrySchedule, WorkQueue};
 use crate::topology::pattern;
@@ -107,7 +108,7 @@ impl Check<'_> {
         let retry = self.retry(raw, bridge);
         self.retry_is_reached(raw, bridge, declare);
         if let (Some(at), true) = (&raw.retry, retry.is_some() && !any_error(&self.problems[before..])) {
-            self.not_yet(at.place.clone(), &raw.name.value);
+            self.not_yet(at.place.clone(), &bridge.name);
         }
         if let (false, Some((_, first))) = (declare, raw.arguments.first_key_value()) {
             self.problems.push(
@@ -385,8 +386,8 @@ impl Check<'_> {
         }
     }
 
-    fn not_yet(&mut self, place: Place, queue: &str) {
-        let resting = format!("{queue}.dead");
+    fn not_yet(&mut self, place: Place, bridge: &str) {
+        let resting = names::failed(bridge);
         self.problems.push(
             Problem::warning(Code::NotYet, place, "this release does not carry out retry schedules yet")
                 .label("not yet")
