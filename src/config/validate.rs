@@ -75,7 +75,7 @@ impl Check<'_> {
     fn amqp_urls(&mut self) -> Vec<Secret> {
         let single = self.merged.get("amqp.url");
         let list = self.merged.get("amqp.urls");
-        let mut credentials = self.credentials("amqp");
+        let credentials = self.credentials("amqp");
         let (found, texts) = match (single, list) {
             (Some(single), Some(list)) if single.layer == list.layer => {
                 self.problems.push(
@@ -95,8 +95,6 @@ impl Check<'_> {
                         if single.layer == Layer::Default
                             && (credentials.username.is_some() || credentials.password.is_some()) =>
                     {
-                        credentials.username.get_or_insert_with(|| "guest".to_owned());
-                        credentials.password.get_or_insert_with(|| "guest".to_owned());
                         Some(DEFAULT_AMQP_URL.replace("guest:guest@", ""))
                     }
                     text => text,
