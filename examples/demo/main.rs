@@ -15,7 +15,7 @@ use clap::{Parser, ValueEnum};
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
@@ -179,13 +179,8 @@ async fn publish_all(connection: &Connection, began: Instant) -> Result<Vec<Sent
             .with_message_id(number.to_string().into())
             .with_headers(headers);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let publish = channel.basic_publish(
-            "orders.delay".into(),
-            ROUTING_KEY.into(),
-            options,
-            step.name.as_bytes(),
-            properties,
-        );
+        let publish =
+            channel.basic_publish("orders.delay".into(), ROUTING_KEY.into(), options, step.name.as_bytes(), properties);
         match publish.await?.await? {
             Confirmation::Ack(None) => {}
             other => return Err(format!("the broker did not take \"{}\": {other:?}", step.name).into()),
@@ -278,7 +273,12 @@ async fn gather(sent: &[Sent], began: Instant, inbox: &mut mpsc::UnboundedReceiv
     }
 }
 
+/// Takes bindings away once the daemon consumes: before that it would put them back.
 async fn break_bridge(channel: &Channel, broken: Broken) -> Result<(), Trouble> {
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    while channel.queue_declare("orders.intake".into(), passive, FieldTable::default()).await?.consumer_count() == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     match broken {
         Broken::Work => {
             println!("Broken on purpose: the work queue is unbound from the work exchange.\n");

@@ -50,11 +50,7 @@ fn blanked(text: &str) -> Masked {
 /// An address keeps what is no secret in it; everything else becomes three stars.
 fn hide(value: &str) -> String {
     let inner = value.trim_matches(['"', '\'']);
-    if inner.contains("://") && !inner.contains('\n') {
-        format!("\"{}\"", redact(inner))
-    } else {
-        "\"***\"".to_owned()
-    }
+    if inner.contains("://") && !inner.contains('\n') { format!("\"{}\"", redact(inner)) } else { "\"***\"".to_owned() }
 }
 
 // === impl Masked ===
