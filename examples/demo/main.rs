@@ -14,7 +14,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Parser, ValueEnum};
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use tokio::signal::unix::{SignalKind, signal};
@@ -271,7 +273,12 @@ async fn gather(sent: &[Sent], began: Instant, inbox: &mut mpsc::UnboundedReceiv
     }
 }
 
+/// Takes bindings away once the daemon consumes: before that it would put them back.
 async fn break_bridge(channel: &Channel, broken: Broken) -> Result<(), Trouble> {
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    while channel.queue_declare("orders.intake".into(), passive, FieldTable::default()).await?.consumer_count() == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     match broken {
         Broken::Work => {
             println!("Broken on purpose: the work queue is unbound from the work exchange.\n");

@@ -185,7 +185,8 @@ impl Fault {
 // === Helpers ===
 
 fn line(sent: &str, header: &str, way: &str, [due, came, late]: [&str; 3]) -> String {
-    format!("{sent:<25} {header:<29} {way:<33} {due:>9} {came:>10} {late:>9}\n")
+    let line = format!("{sent:<25} {header:<29} {way:<33} {due:>9} {came:>10} {late:>9}");
+    line.trim_end().to_owned() + "\n"
 }
 
 /// How late, in milliseconds; negative where it was early.
