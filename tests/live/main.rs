@@ -5,8 +5,12 @@
 #![allow(missing_docs)] // The sentence names are the documentation.
 
 mod declare;
+mod examples;
+mod faults;
 mod intake;
+mod preserve;
 mod pump;
+mod several;
 mod shutdown;
 mod support;
 mod tiers;
