@@ -36,8 +36,9 @@ async fn b109_b133_without_redis_tiers_go_on_and_the_rest_waits_without_being_ea
     for round in 0..3 {
         let name = |what: &str| format!("{what} {round}");
         let native = client.publish(&Out::new("b.delay", "k", &name("native")).delay_ms(500)).await;
-        let placed =
-            client.publish(&Out::new("b.delay", "k", &name("placed")).delay_ms(500).header("dwell-id", text("x"))).await;
+        let placed = client
+            .publish(&Out::new("b.delay", "k", &name("placed")).delay_ms(500).header("dwell-id", text("x")))
+            .await;
         let now = client.publish(&Out::new("b.delay", "k", &name("now")).delay_ms(0)).await;
         work.wait_for(&name("native"), SOON).await.is_on_time(native, ms(500));
         work.wait_for(&name("placed"), SOON).await.is_on_time(placed, ms(500));
@@ -166,9 +167,8 @@ async fn b84_b115_b122_b123_b136_a_killed_and_a_blocked_rabbitmq_lose_nothing() 
     bench.quiet("b", &daemon).await;
     assert_eq!(work.count(), 90, "each once: the daemon itself had no fault");
 
-    let outs: Vec<Out> = (100..150)
-        .map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(1500 + 10 * i64::from(i)))
-        .collect();
+    let outs: Vec<Out> =
+        (100..150).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(1500 + 10 * i64::from(i))).collect();
     client.publish_all(&outs).await;
     until("they are in the store", SOON, async || (bench.stored("b") == 50).then_some(())).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]);

@@ -140,7 +140,8 @@ async fn b83_b88_body_properties_and_header_types_come_out_as_they_went_in_by_ev
         let already = work.count();
         client.publish(&out).await;
         let arrival = work.wait(already + 1, SOON).await.remove(already);
-        let kinds = [arrival.properties.content_type(), arrival.properties.message_id(), arrival.properties.expiration()];
+        let kinds =
+            [arrival.properties.content_type(), arrival.properties.message_id(), arrival.properties.expiration()];
         assert!(kinds.iter().all(|p| p.is_none()), "{kinds:?}");
     }
     bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;

@@ -142,7 +142,13 @@ async fn b79_a_bridge_without_its_target_stalls_no_other_and_recovers() {
     // The exchange comes back; the binding by us a moment later: what is tried in between is unroutable, and rests.
     declare_theirs(&client).await;
     channel
-        .queue_bind("foreign".into(), "theirs".into(), "job.#".into(), QueueBindOptions::default(), FieldTable::default())
+        .queue_bind(
+            "foreign".into(),
+            "theirs".into(),
+            "job.#".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
         .await
         .expect("bound");
     let unrouted = client.collect("f.unrouted").await;

@@ -70,8 +70,7 @@ async fn b96_three_daemons_without_a_fault_deliver_each_message_exactly_once() {
     let arrivals = work.wait(outs.len(), SOON).await;
     assert!(crate::support::epoch_ms() >= same_instant.unsigned_abs(), "what has an instant came after it");
     none_lost_none_early(&sent, &arrivals);
-    let taken: Vec<f64> =
-        daemons.iter().map(|d| d.metric(r#"dwell_intake_deliveries_total{bridge="b"}"#)).collect();
+    let taken: Vec<f64> = daemons.iter().map(|d| d.metric(r#"dwell_intake_deliveries_total{bridge="b"}"#)).collect();
     println!("taken in by each: {taken:?}");
     bench.ends_empty("b", &mut daemons).await;
     assert_eq!(work.count(), outs.len(), "each once");

@@ -355,8 +355,8 @@ impl Bench {
                 .into_iter()
                 .map(|o| daemon.metric(&format!(r#"dwell_intake_settled_total{{bridge="{bridge}",outcome="{o}"}}"#)))
                 .sum();
-            let waiting = client.depth(&format!("{bridge}.intake")).await
-                + client.depth(&format!("{bridge}.intake.late")).await;
+            let waiting =
+                client.depth(&format!("{bridge}.intake")).await + client.depth(&format!("{bridge}.intake.late")).await;
             let idle = waiting == 0 && (taken - answered).abs() < 0.1 && self.stored(bridge) == 0;
             idle.then_some(())
         })
