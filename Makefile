@@ -9,7 +9,7 @@ services: ## Start RabbitMQ and Redis, addresses in .dev/env (SERVICES=given|doc
 	@scripts/services start
 	@scripts/venv || true
 
-services-stop: ## Stop what `make services` started
+services-stop: ## Stop what `make services` and tests started
 	@scripts/services stop
 
 services-purge: ## Stop it, and delete .dev with all data

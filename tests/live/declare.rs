@@ -68,15 +68,14 @@ async fn b39_b40_b44_conflicts_are_refused_by_name_and_the_rest_is_declared() {
     client.channel().await.queue_declare("b.wait.1s".into(), durable, other_ttl).await.expect("declared");
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let channel = client.channel().await;
-    channel
-        .exchange_declare("b".into(), ExchangeKind::Direct, options, FieldTable::default())
-        .await
-        .expect("declared");
+    channel.exchange_declare("b".into(), ExchangeKind::Direct, options, FieldTable::default()).await.expect("declared");
 
     let mut daemon = bench.start(&[]);
     assert_eq!(daemon.exit(SOON).await, Some(4), "{}", daemon.log());
     let log = daemon.log();
-    for words in ["queue 'work'", "queue 'b.wait.1s'", "x-message-ttl", "'999'", "'1000'", "exchange 'b'", "direct", "topic"] {
+    for words in
+        ["queue 'work'", "queue 'b.wait.1s'", "x-message-ttl", "'999'", "'1000'", "exchange 'b'", "direct", "topic"]
+    {
         assert!(log.contains(words), "{words} is not in:\n{log}");
     }
     let queues = names(&bench.look("queues", ""));
@@ -124,7 +123,10 @@ async fn b38_b39_b51_b75_declaring_again_changes_nothing_whatever_the_integers_w
             assert!(arguments.get("x-dead-letter-routing-key").is_none(), "{name}");
         }
     }
-    assert_eq!(queues.as_array().expect("a list").iter().find(|q| q["name"] == "work").expect("work")["arguments"]["x-delivery-limit"], 20);
+    assert_eq!(
+        queues.as_array().expect("a list").iter().find(|q| q["name"] == "work").expect("work")["arguments"]["x-delivery-limit"],
+        20
+    );
 
     let mut second = bench.daemon().await;
     second.stop().await;
@@ -143,15 +145,9 @@ async fn b54_a_deleted_binding_and_a_deleted_queue_are_back_after_a_reconnect() 
     let before = bindings(&bench);
     let client = bench.client().await;
     let channel = client.channel().await;
-    channel
-        .queue_unbind("work".into(), "b".into(), "job.#".into(), FieldTable::default())
-        .await
-        .expect("unbound");
+    channel.queue_unbind("work".into(), "b".into(), "job.#".into(), FieldTable::default()).await.expect("unbound");
     channel.queue_delete("audit".into(), lapin::options::QueueDeleteOptions::default()).await.expect("deleted");
-    channel
-        .queue_delete("b.wait.1s".into(), lapin::options::QueueDeleteOptions::default())
-        .await
-        .expect("deleted");
+    channel.queue_delete("b.wait.1s".into(), lapin::options::QueueDeleteOptions::default()).await.expect("deleted");
     assert_ne!(bindings(&bench), before);
     proxy.cut().await;
     until("all is back", SOON, async || (bindings(&bench) == before).then_some(())).await;

@@ -109,7 +109,9 @@ async fn b01_b02_b05_b06_b17_b18_b20_b111_every_form_of_a_delay_is_met_or_reject
     for (i, (name, value, _)) in mal.iter().enumerate() {
         let out = Out::new("b.delay", "some.key", &format!("malformed {i}"));
         // Case B32's other half: what rests must not run away by an expiration of its own.
-        outs.push(out.header(name, value.clone()).header("keep", text("me")).with(|p| p.with_expiration("600000".into())));
+        outs.push(
+            out.header(name, value.clone()).header("keep", text("me")).with(|p| p.with_expiration("600000".into())),
+        );
     }
     let sent = client.publish_all(&outs).await;
     let sent_epoch = epoch_ms();
@@ -172,7 +174,11 @@ async fn b10_b11_b14_delays_above_32_bits_wait_in_the_store_with_their_exact_due
     let after = epoch_ms();
     let due = bench.due_times("b");
     for (delay, due) in delays.iter().zip(&due) {
-        assert!((before + delay..=after + delay + 1).contains(due), "{delay}: due {} ms after the publish", due - before);
+        assert!(
+            (before + delay..=after + delay + 1).contains(due),
+            "{delay}: due {} ms after the publish",
+            due - before
+        );
     }
     // The pump has nothing to do for weeks, and does nothing: it looks once a second.
     let polls = daemon.log().len();

@@ -120,8 +120,9 @@ async fn b79_a_bridge_without_its_target_stalls_no_other_and_recovers() {
     let channel = client.channel().await;
     channel.exchange_delete("theirs".into(), ExchangeDeleteOptions::default()).await.expect("deleted");
 
-    let bad: Vec<Out> =
-        (0..60).map(|i| Out::new("f.delay", "job.x", &i.to_string()).delay_ms(if i % 2 == 0 { 0 } else { 300 })).collect();
+    let bad: Vec<Out> = (0..60)
+        .map(|i| Out::new("f.delay", "job.x", &i.to_string()).delay_ms(if i % 2 == 0 { 0 } else { 300 }))
+        .collect();
     client.publish_all(&bad).await;
     until("the pump has met the missing exchange", SOON, async || {
         (daemon.metric(r#"dwell_publishes_ended_total{bridge="f",outcome="refused"}"#) > 0.0).then_some(())

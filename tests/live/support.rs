@@ -409,10 +409,8 @@ pub fn free_address() -> SocketAddr {
 }
 
 fn ureq_agent() -> ureq::Agent {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(Duration::from_secs(20)))
-        .build();
+    let config =
+        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(Duration::from_secs(20))).build();
     ureq::Agent::new_with_config(config)
 }
 
@@ -645,10 +643,8 @@ impl Collector {
 
     /// Waits for one with that body.
     pub async fn wait_for(&self, body: &str, within: Duration) -> Arrival {
-        until(&format!("'{body}' arrives"), within, async || {
-            self.now().into_iter().find(|a| a.body == body.as_bytes())
-        })
-        .await
+        until(&format!("'{body}' arrives"), within, async || self.now().into_iter().find(|a| a.body == body.as_bytes()))
+            .await
     }
 }
 
@@ -766,10 +762,9 @@ impl Proxy {
 
     /// Opens the way.
     pub async fn up(&mut self) {
-        let listener = until("the proxy's port is free", SOON, async || {
-            tokio::net::TcpListener::bind(self.address).await.ok()
-        })
-        .await;
+        let listener =
+            until("the proxy's port is free", SOON, async || tokio::net::TcpListener::bind(self.address).await.ok())
+                .await;
         let (target, frozen) = (self.target.clone(), self.frozen.subscribe());
         self.task = Some(tokio::spawn(async move {
             let mut open = tokio::task::JoinSet::new();

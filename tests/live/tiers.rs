@@ -130,7 +130,9 @@ async fn with_a_gate_header_an_exact_tier_goes_through_the_intake() {
         let id = arrival.header_text("dwell-id").unwrap_or_default();
         assert_eq!(id.len(), 36, "{name}: it went through the daemon, which gave it an id of its own: {id}");
         match *name {
-            "x-delay-key" | "x-delay-retry" => assert_eq!(arrival.header(name), Some(value), "{name} is the publisher's"),
+            "x-delay-key" | "x-delay-retry" => {
+                assert_eq!(arrival.header(name), Some(value), "{name} is the publisher's")
+            }
             "x-death" | "x-first-death-queue" => {
                 assert_ne!(arrival.header(name), Some(value), "{name} of an earlier pass is stripped");
             }
@@ -140,7 +142,8 @@ async fn with_a_gate_header_an_exact_tier_goes_through_the_intake() {
             _ => assert_eq!(arrival.header(name), None, "{name} of an earlier pass is stripped"),
         }
     }
-    let both = Out::new("b.delay", "job.gated", "both").delay_ms(1000).header("x-deliver-at", text("2030-01-01T00:00:00Z"));
+    let both =
+        Out::new("b.delay", "job.gated", "both").delay_ms(1000).header("x-deliver-at", text("2030-01-01T00:00:00Z"));
     client.publish(&both).await;
     let arrival = rejected.wait_for("both", SOON).await;
     assert_eq!(arrival.header_text("dwell-reason").as_deref(), Some("both-headers"));
@@ -202,7 +205,10 @@ async fn b22_b24_b25_a_short_delay_never_waits_behind_a_long_one() {
     work.wait_for("long", SOON).await.is_on_time(long, ms(3000));
 
     // Twenty of mixed delays, tiers and store, each at its own due time; the order of arrival is that of being due.
-    let delays = [1200, 3000, 500, 2100, 3000, 1200, 500, 2100, 1200, 3000, 500, 3000, 2100, 1200, 500, 2100, 3000, 1200, 500, 2100];
+    let delays = [
+        1200, 3000, 500, 2100, 3000, 1200, 500, 2100, 1200, 3000, 500, 3000, 2100, 1200, 500, 2100, 3000, 1200, 500,
+        2100,
+    ];
     let outs: Vec<Out> =
         delays.iter().enumerate().map(|(i, d)| Out::new("b.delay", "k", &format!("{i}")).delay_ms(*d)).collect();
     let sent = client.publish_all(&outs).await;
