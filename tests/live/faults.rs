@@ -158,12 +158,16 @@ async fn b84_b115_b122_b123_b136_a_killed_and_a_blocked_rabbitmq_lose_nothing() 
     daemon.ready().await;
     let client = bench.client().await;
     let work = client.collect("work").await;
-    for arrival in work.wait(90, SOON * 2).await {
+    // RabbitMQ 3.10 begins to expire a quorum queue's messages about a minute after it was killed; lost they are not.
+    let mut latest = Duration::ZERO;
+    for arrival in work.wait(90, SOON * 8).await {
         let i: usize = arrival.text().parse().expect("its number");
         let took = arrival.at.duration_since(sent[i]);
         let delay = [4000, 3000, 1000][i / 30];
         assert!(took + ms(1) > ms(delay), "'{i}' is early: {took:?} of {delay} ms");
+        latest = latest.max(took.saturating_sub(ms(delay)));
     }
+    println!("after the kill the last one was {latest:?} late");
     bench.quiet("b", &daemon).await;
     assert_eq!(work.count(), 90, "each once: the daemon itself had no fault");
 

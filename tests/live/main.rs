@@ -4,6 +4,7 @@
 //! variables (`make services`); tests that kill a server start one of their own.
 #![allow(missing_docs)] // The sentence names are the documentation.
 
+mod connect;
 mod declare;
 mod examples;
 mod faults;

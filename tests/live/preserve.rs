@@ -4,7 +4,7 @@
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString};
 
-use crate::support::{Arrival, Bench, Dice, Out, SOON, ms, text};
+use crate::support::{Arrival, Bench, Dice, Out, SOON, User, ms, text};
 
 const ONE: &str = r##"
 version = 1
@@ -168,50 +168,30 @@ async fn b84_a_transient_message_becomes_persistent_in_the_daemons_hands() {
 /// Case B85: another user's `user_id` would close the daemon's channel for ever; it comes out in a header instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b85_a_foreign_user_id_is_carried_in_a_header_and_stops_nobody() {
-    /// Deletes the user, whatever happens.
-    struct User<'a>(&'a Bench, String);
-    impl Drop for User<'_> {
-        fn drop(&mut self) {
-            self.0.manage("DELETE", &format!("/api/users/{}", self.1), None);
-        }
-    }
     let bench = Bench::new("user", ONE);
-    let user = User(&bench, format!("{}-app", bench.vhost));
-    let password = "only-for-this-test";
-    let (status, answer) = bench.manage(
-        "PUT",
-        &format!("/api/users/{}", user.1),
-        Some(serde_json::json!({ "password": password, "tags": "" })),
-    );
-    assert!(matches!(status, 201 | 204), "{status} {answer}");
-    let (status, answer) = bench.manage(
-        "PUT",
-        &format!("/api/permissions/{}/{}", bench.vhost, user.1),
-        Some(serde_json::json!({ "configure": "", "write": ".*", "read": ".*" })),
-    );
-    assert!(matches!(status, 201 | 204), "{status} {answer}");
+    let user = User::new(&bench, "app", "only-for-this-test", "");
 
     let mut daemon = bench.daemon().await;
     let client = bench.client().await;
     let work = client.collect("work").await;
     let mut url = url::Url::parse(&bench.amqp_url()).expect("a url");
-    url.set_username(&user.1).expect("a user name");
-    url.set_password(Some(password)).expect("a password");
+    url.set_username(&user.name).expect("a user name");
+    url.set_password(Some("only-for-this-test")).expect("a password");
     let app = crate::support::Client::connect(url.as_str()).await;
     for (way, gate, delay) in WAYS.into_iter().chain([("now", None, 0)]) {
         let mut out = Out::new("b.delay", "job.x", way)
             .delay_ms(delay)
-            .with(|p| p.with_user_id(user.1.as_str().into()).with_correlation_id("kept".into()));
+            .with(|p| p.with_user_id(user.name.as_str().into()).with_correlation_id("kept".into()));
         if let Some(gate) = gate {
             out = out.header(gate, text("stale"));
         }
         app.publish(&out).await;
         let arrival = work.wait_for(way, SOON).await;
         if way == "native" {
-            assert_eq!(arrival.properties.user_id().as_ref().map(|u| u.as_str()), Some(user.1.as_str()));
+            assert_eq!(arrival.properties.user_id().as_ref().map(|u| u.as_str()), Some(user.name.as_str()));
         } else {
             assert_eq!(arrival.properties.user_id(), &None, "{way}");
-            assert_eq!(arrival.header_text("dwell-user-id"), Some(user.1.clone()), "{way}");
+            assert_eq!(arrival.header_text("dwell-user-id"), Some(user.name.clone()), "{way}");
         }
         assert_eq!(arrival.properties.correlation_id().as_ref().map(|c| c.as_str()), Some("kept"));
     }

@@ -108,6 +108,12 @@ pub struct Proxy {
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
+/// A user of RabbitMQ's, in one bench's vhost. Dropping it deletes it.
+pub struct User<'a> {
+    bench: &'a Bench,
+    pub name: String,
+}
+
 /// Dice that can be thrown again: the seed is printed, and `DWELL_TEST_SEED` sets it.
 pub struct Dice(u64);
 
@@ -351,7 +357,7 @@ impl Bench {
         let client = self.client().await;
         until(&format!("bridge {bridge} has nothing left to do"), SOON, async || {
             let taken = daemon.metric(&format!(r#"dwell_intake_deliveries_total{{bridge="{bridge}"}}"#));
-            let answered: f64 = ["acked", "lost", "rejected"]
+            let answered: f64 = ["acked", "requeued", "lost"]
                 .into_iter()
                 .map(|o| daemon.metric(&format!(r#"dwell_intake_settled_total{{bridge="{bridge}",outcome="{o}"}}"#)))
                 .sum();
@@ -816,6 +822,30 @@ async fn carry(
         if n == 0 || frozen.wait_for(|frozen| !frozen).await.is_err() || to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
+    }
+}
+
+// === impl User ===
+
+impl User<'_> {
+    /// With all rights but to configure, which `configure` says.
+    pub fn new<'a>(bench: &'a Bench, name: &str, password: &str, configure: &str) -> User<'a> {
+        let user = User { bench, name: format!("{}-{name}", bench.vhost) };
+        let secret = serde_json::json!({ "password": password, "tags": "" });
+        let (status, answer) = bench.manage("PUT", &format!("/api/users/{}", user.name), Some(secret));
+        assert!(matches!(status, 201 | 204), "{status} {answer}");
+        let rights = serde_json::json!({ "configure": configure, "write": ".*", "read": ".*" });
+        let path = format!("/api/permissions/{}/{}", bench.vhost, user.name);
+        let (status, answer) = bench.manage("PUT", &path, Some(rights));
+        assert!(matches!(status, 201 | 204), "{status} {answer}");
+        user
+    }
+}
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        let url = format!("{}/api/users/{}", self.bench.services.management, self.name);
+        let _ = ureq_agent().delete(url).call();
     }
 }
 
