@@ -5,10 +5,11 @@
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-16s %s\n' "$$name" "$$what"; done
 
-services: venv ## Start RabbitMQ and Redis, addresses in .dev/env (SERVICES=given|docker|local, BROKER=3.10|4.0|4.3)
+services: ## Start RabbitMQ and Redis, addresses in .dev/env (SERVICES=given|docker|local, BROKER=3.10|4.0|4.3)
 	@scripts/services start
+	@scripts/venv || true
 
-services-stop: ## Stop what `make services` started
+services-stop: ## Stop what `make services` and tests started
 	@scripts/services stop
 
 services-purge: ## Stop it, and delete .dev with all data
@@ -25,10 +26,10 @@ run: services ## Run the daemon on these services, in the vhost dwell-dev (ARGS=
 	@scripts/need cargo cc
 	@scripts/run $(ARGS)
 
-demo: services build ## Show delayed messages coming out when due
+demo: services venv build ## Show delayed messages coming out when due
 	@scripts/demo $(ARGS)
 
-test: services ## Run all tests on these services (ARGS=... for cargo test)
+test: services venv ## Run all tests on these services (ARGS=... for cargo test)
 	@scripts/test $(ARGS)
 
 lint: ## Check format, clippy and dependencies

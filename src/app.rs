@@ -138,9 +138,9 @@ impl App {
         let (exchanges, queues, bindings) = declarations.counts();
         tracing::info!(exchanges, queues, bindings, "the topology is declared");
         self.metrics.topology_declared(true);
-        self.health.set(Part::Topology, None);
 
         if let Some(store) = &self.store {
+            self.health.set(Part::Store, Some(Reason::StoreUnreachable));
             flow.pump.spawn("store check", self.check_store(store.clone(), flow.pump.token()));
         }
         let user = connection.user().to_owned();
@@ -151,6 +151,8 @@ impl App {
         if let Some(store) = &self.store {
             flow.pump.spawn("bridges without files", self.serve_others(store.clone(), user, flow.pump.token()));
         }
+        // Last: every part that may be in the way has entered itself by now.
+        self.health.set(Part::Topology, None);
         Ok(())
     }
 
@@ -183,7 +185,9 @@ impl App {
             metrics,
             rested,
             clock: self.clock.clone(),
+            health: self.health.clone(),
         };
+        self.health.set(Part::Intake(name.to_string()), Some(Reason::TopologyNotDeclared));
         flow.intake.spawn(format!("intake of {name}"), intake.run(flow.intake.token()));
         if let Some(store) = &self.store {
             for (what, task) in self.release_loops(&name, store, user, &flow.pump.token()) {
@@ -238,6 +242,8 @@ impl App {
         flow.links.spawn(format!("connection '{}'", link.name()), async move { kept.keep_up(stop).await });
         let (health, metrics) = (self.health.clone(), self.metrics.connection(link.name()));
         let part = Part::Connection(link.name().to_owned());
+        // Said before any task runs: readiness must not be true between two of them.
+        health.set(part.clone(), Some(Reason::BrokerUnreachable));
         let mut state = link.state();
         let stop = flow.links.token();
         flow.links.spawn(format!("state of connection '{}'", link.name()), async move {
@@ -397,7 +403,7 @@ impl Depths {
             let unrouted = names::unrouted(&bridge.name);
             metrics.resting(Resting::Unrouted, &unrouted, self.depth(admin, &unrouted).await?);
             let failed = names::failed(&bridge.name);
-            metrics.resting(Resting::Dead, &failed, self.depth(admin, &failed).await?);
+            metrics.resting(Resting::Failed, &failed, self.depth(admin, &failed).await?);
             let of_bridge = metrics.bridge(&bridge.name);
             if bridge.uses_tiers() {
                 for &ttl in &bridge.tiers {

@@ -14,6 +14,8 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::app;
+use crate::broker::Outcome;
+use crate::broker::publisher::publish_one;
 use crate::config::{self, LogFormat, Override, Settings};
 use crate::duration::Millis;
 use crate::exit::Code;
@@ -235,9 +237,6 @@ pub enum NotSent {
     /// `basic.nack`.
     #[error("the broker could not keep the message")]
     Nacked,
-    /// This version cannot send.
-    #[error("`dwell send` is not built yet")]
-    NotBuilt,
     /// No confirm came.
     #[error("no confirm came, so whether the broker has the message is not known: {0}")]
     Unknown(String),
@@ -253,12 +252,16 @@ fn send(args: &SendArgs) -> Result<Code, Code> {
     let config::Loaded { settings, problems, sources, .. } =
         config::load(args.config.as_deref(), std::env::vars_os(), &args.flags());
     let said = Said(vec![(problems, sources)]);
-    let Some(settings) = settings else {
+    let Some(mut settings) = settings else {
         said.whisper();
         return Err(Code::BadInput);
     };
+    // The answer says how it went; the daemon's level would add the connection's diary to it.
+    if args.log.log_level.is_none() {
+        "error".clone_into(&mut settings.log.level);
+    }
     begin_log(&settings)?;
-    said.warn(settings.log.format);
+    said.whisper();
     request.body = args.body()?;
     let sent = on_runtime(publish(settings, request.clone()))?;
     match (&sent, args.json) {
@@ -277,10 +280,19 @@ fn send(args: &SendArgs) -> Result<Code, Code> {
 }
 
 /// Publishes one message, mandatory, and waits for its confirm for at most `run.confirm_timeout`.
-// The seam to `broker`: until its body is written it says so honestly and the process ends with 1.
-#[expect(clippy::unused_async, reason = "the publish that will stand here is async")]
-async fn publish(_settings: Settings, _request: SendRequest) -> Result<(), NotSent> {
-    Err(NotSent::NotBuilt)
+async fn publish(settings: Settings, request: SendRequest) -> Result<(), NotSent> {
+    let message = request.outgoing().map_err(|e| NotSent::Refused(e.to_string()))?;
+    let deadline = settings.run.confirm_timeout.to_std();
+    match publish_one(&settings.amqp, message, deadline).await {
+        Ok(Outcome::Confirmed) => Ok(()),
+        Ok(Outcome::Returned { .. }) => Err(NotSent::Returned),
+        Ok(Outcome::Nacked) => Err(NotSent::Nacked),
+        Ok(Outcome::Refused { code: 403, text }) => Err(NotSent::Unavailable(text)),
+        Ok(Outcome::Refused { text, .. }) => Err(NotSent::Refused(text)),
+        Ok(Outcome::NotBegun { why }) => Err(NotSent::Unavailable(why)),
+        Ok(Outcome::Unknown { why }) => Err(NotSent::Unknown(why)),
+        Err(error) => Err(NotSent::Unavailable(error.to_string())),
+    }
 }
 
 /// `confirmed: 12 bytes to orders.delay with routing key order.close, x-delay 604800000`.
@@ -357,9 +369,7 @@ impl NotSent {
     pub const fn code(&self) -> Code {
         match self {
             NotSent::Unavailable(_) => Code::Unavailable,
-            NotSent::Refused(_) | NotSent::Returned | NotSent::Nacked | NotSent::Unknown(_) | NotSent::NotBuilt => {
-                Code::Failed
-            }
+            NotSent::Refused(_) | NotSent::Returned | NotSent::Nacked | NotSent::Unknown(_) => Code::Failed,
         }
     }
 
@@ -369,7 +379,6 @@ impl NotSent {
             NotSent::Refused(_) => "check --exchange: `dwell check` lists the bridges' delay exchanges",
             NotSent::Returned => "bind a queue to the exchange, or check --exchange and --routing-key",
             NotSent::Nacked => "send it again; if that fails too, look at the queue's limits and the broker's log",
-            NotSent::NotBuilt => "publish with any AMQP client meanwhile",
             NotSent::Unknown(_) => "look for it before you send it again: it may arrive twice",
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::{Health, Part, Reason as NotReady};
 use crate::backoff::Backoff;
 use crate::broker::consumer::{ack_all, reject};
 use crate::broker::{self, Connection, Consumer, Delivery, Link, Outcome, Outgoing, Publisher, Receipt, wire};
@@ -57,6 +58,8 @@ pub struct Intake {
     pub rested: Rested,
     /// The wall clock, for absolute wishes.
     pub clock: Arc<dyn Clock>,
+    /// Told whether this intake consumes.
+    pub health: Health,
 }
 
 /// How many messages of one pass went where.
@@ -187,7 +190,10 @@ impl Intake {
             user: connection.user().to_owned(),
             reassert: false,
         };
+        let part = Part::Intake(self.bridge.to_string());
+        self.health.set(part.clone(), None);
         let ended = self.passes(&mut session, &connection, cautious, stop).await;
+        self.health.set(part, Some(NotReady::BrokerUnreachable));
         // Closing gives back what is deferred or was never looked at.
         session.intake.close().await;
         session.late.close().await;
@@ -316,7 +322,8 @@ impl Intake {
                 return self.rest(taken, malformed.reason, &names::rejected(&self.prefix));
             }
         };
-        let placement = if taken.attempts == 0 {
+        // Without a store there is no other place for a tier's message than its tier, a little late.
+        let placement = if taken.attempts == 0 || !self.rules.has_store {
             decide(&self.rules, wish, taken.since_ms)
         } else {
             let left = taken.due.map_or(Millis::ZERO, |due| remaining(due, Instant::now()));

@@ -90,6 +90,8 @@ pub enum Resting {
     Rejected,
     /// No work queue wanted it.
     Unrouted,
+    /// It failed in a work queue, and waits in `<bridge>.failed`.
+    Failed,
     /// Its retries are used up.
     Dead,
 }
@@ -636,6 +638,7 @@ impl Resting {
         match self {
             Resting::Rejected => "rejected",
             Resting::Unrouted => "unrouted",
+            Resting::Failed => "failed",
             Resting::Dead => "dead",
         }
     }

@@ -153,6 +153,9 @@ pub struct Problem {
     pub help: String,
 }
 
+/// A place within a file, its words, and whether it is the one.
+type Finger<'a> = (Span, &'a str, AnnotationKind);
+
 /// The texts of the files that were read, for rendering.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
@@ -356,7 +359,7 @@ impl Problem {
         let mut notes: Vec<String> = Vec::new();
 
         // Places of one file share a snippet, so that both show in one picture; the primary place comes first.
-        let mut by_file: Vec<(&PathBuf, Vec<(Span, &str, AnnotationKind)>)> = Vec::new();
+        let mut by_file: Vec<(&PathBuf, Vec<Finger<'_>>)> = Vec::new();
         let places = std::iter::once((&self.place, self.label.as_str(), AnnotationKind::Primary))
             .chain(self.also.iter().map(|(place, words)| (place, words.as_str(), AnnotationKind::Context)));
         for (place, words, kind) in places {

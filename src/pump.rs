@@ -144,7 +144,14 @@ impl Pump {
         self.metrics.claimed(claim.items.len() as u64);
         crash::point("pump.claimed");
         let lease = claim.lease;
-        let ready: Vec<Ready> = claim.items.into_iter().map(|item| self.make_ready(item)).collect();
+        let (newer, items): (Vec<Claimed>, Vec<Claimed>) = claim.items.into_iter().partition(is_newer);
+        if !newer.is_empty() {
+            // Written by a newer dwell, which runs beside this one or did: it can read them, and takes them when the
+            // lease has lapsed.
+            self.rested.note_trouble("records of a newer format version wait for a daemon that reads them");
+            counts.left += newer.len();
+        }
+        let ready: Vec<Ready> = items.into_iter().map(|item| self.make_ready(item)).collect();
 
         let outcomes = self.publish(&ready, &lease).await;
         crash::point("pump.published");
@@ -287,7 +294,7 @@ impl Pump {
                 Ready { id, due_ms, out: Outgoing { exchange, message }, reason: None }
             }
             Err((why, bytes)) => {
-                // Damaged, or of a newer version: a person must see it. Nothing is dropped.
+                // Damaged: a person must see it. Nothing is dropped.
                 self.rested.note(Reason::BadEnvelope, &why);
                 let mut message = Message {
                     routing_key: wire::ShortString::default(),
@@ -322,6 +329,10 @@ impl Pump {
 fn next_due(claim: &store::Claim, now: i64) -> Option<i64> {
     let claimed = claim.items.first().and_then(|item| i64::try_from(item.due_ms).ok());
     claimed.or_else(|| claim.next_due_in.map(|wait| now.saturating_add_unsigned(wait.0)))
+}
+
+fn is_newer(item: &Claimed) -> bool {
+    matches!(&item.record, Err(bad) if bad.error.is_newer())
 }
 
 fn nap_after(counts: &Counts) -> Duration {

@@ -1,8 +1,9 @@
 //! The binary as a shell sees it: output and exit code of each command.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -131,7 +132,6 @@ fn a_password_is_never_printed() {
 
 /// Port 1 of this machine: nobody listens there.
 #[test]
-#[ignore = "until `dwell send` is built"]
 fn a_broker_out_of_reach_is_said_so() {
     let folder = folder(&[]);
     let output = dwell(
@@ -167,12 +167,76 @@ fn a_body_comes_from_the_argument_a_file_or_standard_input() {
     assert_eq!(send(&["--", "--x"]), 3);
 }
 
+/// Cases B123 and B139: no broker is a reason not to be ready, not to die; and SIGTERM ends the daemon in order.
+#[test]
+fn a_daemon_without_a_broker_lives_is_not_ready_and_stops_when_told() {
+    let folder = folder(&[("topology/orders.toml", GOOD)]);
+    let mut daemon = Daemon::start(folder.path(), "amqp://127.0.0.1:1/%2f");
+    assert_eq!(daemon.get("/healthz"), "HTTP/1.1 200 OK");
+    assert_eq!(daemon.get("/readyz"), "HTTP/1.1 503 Service Unavailable");
+    daemon.signal("TERM");
+    assert_eq!(daemon.0.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_unavailable() {
+    let folder = folder(&[("topology/orders.toml", GOOD)]);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let output = dwell(folder.path(), &["run", "--amqp-url", "amqp://127.0.0.1:1/%2f", "--http-listen", &address]);
+    assert_eq!(code(&output), 69);
+    assert!(stderr(&output).contains("the address is in use"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_crash() {
     let folder = folder(&[("topology/orders.toml", GOOD)]);
     let mut child = command(folder.path(), &["check"]).stdout(Stdio::piped()).spawn().expect("dwell starts");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+// === The daemon ===
+
+/// A daemon and its HTTP address; killed if a test fails before it ended.
+struct Daemon(Child, SocketAddr);
+
+impl Daemon {
+    fn start(folder: &Path, amqp_url: &str) -> Daemon {
+        // Free a moment ago. Somebody else may take it, and then the daemon says so and the test fails aloud.
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        let args = ["run", "--amqp-url", amqp_url, "--http-listen", &address.to_string()];
+        let child = command(folder, &args).stderr(Stdio::null()).spawn().expect("dwell starts");
+        let mut daemon = Daemon(child, address);
+        while TcpStream::connect(address).is_err() {
+            assert_eq!(daemon.0.try_wait().expect("its state"), None, "it ended before it listened");
+            std::thread::yield_now();
+        }
+        daemon
+    }
+
+    /// The status line.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.1).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: dwell\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status().expect("kill runs");
+        assert!(kill.success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 // === Helpers ===

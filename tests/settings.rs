@@ -145,6 +145,9 @@ fn what_looks_like_a_number_stays_a_password() {
 fn a_password_of_its_own_replaces_the_default_guest() {
     let settings = valid(from_environment([("DWELL_AMQP__USERNAME", "svc"), ("DWELL_AMQP__PASSWORD", "x")]));
     assert_eq!(settings.amqp.urls[0].expose(), "amqp://svc:x@127.0.0.1:5672/%2f");
+    // Half of a pair is never completed by `guest`.
+    assert_eq!(codes(&from_environment([("DWELL_AMQP__USERNAME", "svc")])), [Code::BadUrl]);
+    assert_eq!(codes(&from_environment([("DWELL_AMQP__PASSWORD", "x")])), [Code::BadUrl]);
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn a_mounted_secret_is_read_without_its_line_end() {
         let token = loaded.settings.and_then(|settings| settings.http.token);
         // A line end within is no HTTP header.
         let expected = (!read.contains('\n')).then_some(read);
-        assert_eq!(token.as_ref().map(|token| token.expose()), expected, "{written:?}");
+        assert_eq!(token.as_ref().map(config::Secret::expose), expected, "{written:?}");
     }
 }
 

@@ -161,6 +161,11 @@ end_process() {
   rm -f "$dir/$file"
 }
 
+# Private servers are noted below .dev from start to stop, so that `services stop`
+# also ends those that a killed test has left behind.
+note_private() { mkdir -p "$DEV/private" && echo "$1" >"$DEV/private/${1//\//%}"; }
+forget_private() { rm -f "$DEV/private/${1//\//%}"; }
+
 # alive PID: it is there, and no zombie.
 alive() {
   local stat

@@ -60,6 +60,7 @@ in_broker() {
     HOME="$seen/home"
     ERL_EPMD_ADDRESS=127.0.0.1
     ERL_EPMD_PORT="$(port "$(epmd_home "$dir")" epmd)"
+    ERL_INETRC="$seen/inetrc"
     RABBITMQ_NODENAME="$(rabbitmq_node "$dir")"
     RABBITMQ_DIST_PORT="$(port "$dir" distribution)"
     RABBITMQ_CONF_ENV_FILE=/dev/null
@@ -165,6 +166,8 @@ cluster_formation.classic_config.nodes.1 = $(rabbitmq_node "$(cat "$1/peer")")
 cluster_formation.classic_config.nodes.2 = $(rabbitmq_node "$1")
 CONF
   fi
+  # What localhost is, whatever /etc/hosts says (a minimal system has none).
+  echo '{host, {127,0,0,1}, ["localhost"]}. {lookup, [file, native]}.' >"$1/inetrc"
   echo '[].' >"$1/advanced.config"
   echo '[rabbitmq_management].' >"$1/enabled_plugins"
 }

@@ -20,6 +20,8 @@ pub enum Part {
     Topology,
     /// One connection to the broker, by the name that its metrics carry.
     Connection(String),
+    /// One bridge's intake: not consuming.
+    Intake(String),
     /// Redis.
     Store,
     /// This machine's clock beside Redis'.
@@ -138,6 +140,7 @@ impl fmt::Display for Part {
             Part::Process => f.write_str("process"),
             Part::Topology => f.write_str("topology"),
             Part::Connection(name) => write!(f, "connection {name}"),
+            Part::Intake(bridge) => write!(f, "intake {bridge}"),
             Part::Store => f.write_str("store"),
             Part::Clock => f.write_str("clock"),
         }

@@ -44,6 +44,15 @@ impl Link {
         }
     }
 
+    /// A link to one connection that is there already; nobody keeps it up.
+    #[must_use]
+    pub fn to(settings: Arc<Amqp>, connection: Connection) -> Link {
+        let link = Link::new(settings, "once");
+        link.current.send_replace(Some(Arc::new(connection)));
+        link.state.send_replace(State::Up);
+        link
+    }
+
     /// The name it was given.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -18,10 +18,11 @@ use super::connection::{Connection, under_deadline};
 use super::error::Error;
 use super::link::Link;
 use super::wire::{self, ShortString};
+use crate::config::Amqp;
 use crate::message::Message;
 use crate::names::header;
 
-/// A message and where it is to go. Its headers must hold a `dwell-id`, by which returns are told apart.
+/// A message and where it is to go. In a batch its headers must hold a `dwell-id`, by which returns are told apart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
     /// The exchange; empty for RabbitMQ's default exchange.
@@ -211,9 +212,12 @@ impl Publisher {
                 }
             });
         }
+        let alone = batch.len() == 1;
         for (outcome, out) in outcomes.iter_mut().zip(batch) {
             let id = out.message.header(header::ID).and_then(wire::as_text);
-            if let Some(why) = id.and_then(|id| returned.get(id)) {
+            // What was published alone needs no id to be told apart.
+            let back = if alone { returned.values().next() } else { id.and_then(|id| returned.get(id)) };
+            if let Some(why) = back {
                 *outcome = Outcome::Returned { why: why.clone() };
             }
         }
@@ -266,7 +270,21 @@ fn note_return(returned: &mut HashMap<String, String>, back: Option<&lapin::mess
         .as_ref()
         .and_then(|h| h.inner().get(header::ID))
         .and_then(wire::as_text);
-    if let Some(id) = id {
-        returned.insert(id.to_owned(), format!("{} {}", back.reply_code, back.reply_text));
-    }
+    returned.insert(id.unwrap_or_default().to_owned(), format!("{} {}", back.reply_code, back.reply_text));
+}
+
+/// Publishes one message on a connection of its own, and waits for its confirm; for the command line. The message needs
+/// no `dwell-id`.
+///
+/// # Errors
+/// No address of the settings answers, or none lets us in.
+pub async fn publish_one(settings: &Amqp, message: Outgoing, confirm_timeout: Duration) -> Result<Outcome, Error> {
+    let settings = Arc::new(settings.clone());
+    let connection = Connection::open(&settings, "dwell send").await?;
+    let link = Link::to(settings, connection);
+    let mut publisher = Publisher::new(link.clone(), confirm_timeout);
+    let outcome = publisher.publish(&[message], Instant::now() + confirm_timeout).await.into_iter().next();
+    publisher.lane = None;
+    link.connection().await.close(Duration::from_secs(2)).await;
+    Ok(outcome.unwrap_or(Outcome::NotBegun { why: "nothing was published".into() }))
 }

@@ -5,7 +5,10 @@ use std::fmt;
 use clap::Args;
 use jiff::Timestamp;
 
+use crate::broker::Outgoing;
+use crate::broker::wire::{self, Headers, Properties as WireProperties, ShortString, TooLong, Value};
 use crate::duration::{Millis, ParseError};
+use crate::message::Message;
 
 /// What describes the message on the command line.
 #[derive(Args, Clone, Debug, Default)]
@@ -102,6 +105,9 @@ pub(super) struct Fault {
     why: &'static str,
     help: String,
 }
+
+/// Sets one of the properties that are texts.
+type SetText = fn(WireProperties, ShortString) -> WireProperties;
 
 /// What waits that long.
 const DELAY: &str = "x-delay";
@@ -305,6 +311,49 @@ fn keep<T>(result: Result<T, Fault>, faults: &mut Vec<Fault>, take: impl FnOnce(
     }
 }
 
+// === impl SendRequest ===
+
+impl SendRequest {
+    /// As the broker's room takes it. No `dwell-id`: with one the gate would send it to the intake, and an exact tier
+    /// delay would need the daemon.
+    ///
+    /// # Errors
+    /// A name, key or property is longer than 255 bytes; never for a request that came from the command line.
+    pub fn outgoing(&self) -> Result<Outgoing, TooLong> {
+        let mut headers = Headers::default();
+        for (name, value) in &self.headers {
+            headers.insert(wire::short(name)?, value.into());
+        }
+        let given = &self.properties;
+        let mut properties = WireProperties::default().with_delivery_mode(given.delivery_mode).with_headers(headers);
+        if let Some(priority) = given.priority {
+            properties = properties.with_priority(priority);
+        }
+        if let Some(seconds) = given.timestamp {
+            properties = properties.with_timestamp(seconds);
+        }
+        let texts: [(&Option<String>, SetText); 9] = [
+            (&given.content_type, WireProperties::with_content_type),
+            (&given.content_encoding, WireProperties::with_content_encoding),
+            (&given.correlation_id, WireProperties::with_correlation_id),
+            (&given.reply_to, WireProperties::with_reply_to),
+            (&given.expiration, WireProperties::with_expiration),
+            (&given.message_id, WireProperties::with_message_id),
+            (&given.kind, WireProperties::with_type),
+            (&given.user_id, WireProperties::with_user_id),
+            (&given.app_id, WireProperties::with_app_id),
+        ];
+        for (text, set) in texts {
+            if let Some(text) = text {
+                properties = set(properties, wire::short(text)?);
+            }
+        }
+        let message =
+            Message { routing_key: wire::short(&self.routing_key)?, properties, body: self.body.clone().into() };
+        Ok(Outgoing { exchange: wire::short(&self.exchange)?, message })
+    }
+}
+
 // === impl Properties ===
 
 impl Properties {
@@ -390,6 +439,18 @@ impl fmt::Display for Fault {
             write!(f, "\n  = why: {}", self.why)?;
         }
         write!(f, "\n  = help: {}", self.help)
+    }
+}
+
+impl From<&HeaderValue> for Value {
+    fn from(value: &HeaderValue) -> Value {
+        match value {
+            HeaderValue::Text(text) => wire::text(text.as_str()),
+            HeaderValue::Int(number) => Value::LongLongInt(*number),
+            HeaderValue::Float(number) => Value::Double(*number),
+            HeaderValue::Bool(yes) => Value::Boolean(*yes),
+            HeaderValue::Timestamp(seconds) => Value::Timestamp(*seconds),
+        }
     }
 }
 
@@ -570,5 +631,31 @@ mod tests {
     fn the_key_is_a_header_too() {
         let args = MessageArgs { key: Some("order-17".to_owned()), ..args() };
         assert_eq!(headers(&args), [("x-delay-key".to_owned(), HeaderValue::Text("order-17".to_owned()))]);
+    }
+
+    #[test]
+    fn the_broker_is_given_what_was_asked_for_in_its_own_types() {
+        let args = MessageArgs {
+            delay: Some("7d".to_owned()),
+            headers: texts(&["a=1", "b:float=1.5", "c:bool=true", "d:timestamp=5"]),
+            properties: texts(&["content-type=text/plain", "type=order", "app-id=shop", "priority=3", "timestamp=7"]),
+            ..args()
+        };
+        let out = understand(&args, b"body".to_vec()).expect("understood").outgoing().expect("short");
+        assert_eq!((out.exchange.as_str(), out.message.routing_key.as_str()), ("orders.delay", "order.eu.close"));
+        assert_eq!(out.message.body.as_ref(), b"body");
+        assert_eq!(out.message.header("x-delay"), Some(&Value::LongLongInt(604_800_000)));
+        assert_eq!(out.message.header("a"), Some(&wire::text("1")));
+        assert_eq!(out.message.header("b"), Some(&Value::Double(1.5)));
+        assert_eq!(out.message.header("c"), Some(&Value::Boolean(true)));
+        assert_eq!(out.message.header("d"), Some(&Value::Timestamp(5)));
+        let properties = &out.message.properties;
+        assert_eq!((*properties.delivery_mode(), *properties.priority()), (Some(2), Some(3)));
+        assert_eq!(*properties.timestamp(), Some(7));
+        let text = |property: &Option<ShortString>| property.as_ref().map(|text| text.as_str().to_owned());
+        assert_eq!(text(properties.content_type()).as_deref(), Some("text/plain"));
+        assert_eq!(text(properties.kind()).as_deref(), Some("order"));
+        assert_eq!(text(properties.app_id()).as_deref(), Some("shop"));
+        assert_eq!(text(properties.message_id()), None);
     }
 }

@@ -103,16 +103,15 @@ fn read_file(path: &Path, named: bool, problems: &mut Vec<Problem>) -> Option<St
             return None;
         }
     };
-    match String::from_utf8(bytes) {
-        Ok(text) => Some(text),
-        Err(_) => {
-            problems.push(
-                Problem::error(Code::Unreadable, Place::whole(path), format!("the settings file {name} is not UTF-8"))
-                    .why("TOML is UTF-8 text")
-                    .help("save the file as UTF-8"),
-            );
-            None
-        }
+    if let Ok(text) = String::from_utf8(bytes) {
+        Some(text)
+    } else {
+        problems.push(
+            Problem::error(Code::Unreadable, Place::whole(path), format!("the settings file {name} is not UTF-8"))
+                .why("TOML is UTF-8 text")
+                .help("save the file as UTF-8"),
+        );
+        None
     }
 }
 

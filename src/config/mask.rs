@@ -59,10 +59,10 @@ impl Masked {
     /// Moves the places of the problems of this file to where their bytes are now.
     pub(super) fn follow(&self, problems: &mut [Problem], file: &std::path::Path) {
         let follow = |place: &mut Place| {
-            if let Place::File { path, span } = place {
-                if path == file {
-                    *span = self.moved_to(*span);
-                }
+            if let Place::File { path, span } = place
+                && path == file
+            {
+                *span = self.moved_to(*span);
             }
         };
         for problem in problems {

@@ -221,12 +221,11 @@ fn parse(text: &str, schemes: &[&str], example: &str) -> Result<Url, Fault> {
         } else {
             "the scheme".to_owned()
         };
-        let help = match near(scheme, schemes.iter().copied()) {
-            Some(meant) => format!("did you mean `{meant}://`?"),
-            None => {
-                let schemes: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}://")).collect();
-                format!("begin it with {}", one_of(&schemes.iter().map(String::as_str).collect::<Vec<_>>()))
-            }
+        let help = if let Some(meant) = near(scheme, schemes.iter().copied()) {
+            format!("did you mean `{meant}://`?")
+        } else {
+            let schemes: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}://")).collect();
+            format!("begin it with {}", one_of(&schemes.iter().map(String::as_str).collect::<Vec<_>>()))
         };
         return Err(fault(format!("{alike} is none of the schemes that can be used here"), "", help));
     }

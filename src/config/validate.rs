@@ -75,7 +75,7 @@ impl Check<'_> {
     fn amqp_urls(&mut self) -> Vec<Secret> {
         let single = self.merged.get("amqp.url");
         let list = self.merged.get("amqp.urls");
-        let mut credentials = self.credentials("amqp");
+        let credentials = self.credentials("amqp");
         let (found, texts) = match (single, list) {
             (Some(single), Some(list)) if single.layer == list.layer => {
                 self.problems.push(
@@ -95,8 +95,6 @@ impl Check<'_> {
                         if single.layer == Layer::Default
                             && (credentials.username.is_some() || credentials.password.is_some()) =>
                     {
-                        credentials.username.get_or_insert_with(|| "guest".to_owned());
-                        credentials.password.get_or_insert_with(|| "guest".to_owned());
                         Some(DEFAULT_AMQP_URL.replace("guest:guest@", ""))
                     }
                     text => text,
@@ -252,20 +250,22 @@ impl Check<'_> {
     fn delay(&mut self) -> Delay {
         let broker_limit = self.between("delay.broker_limit", Millis(1), BROKER_CEILING);
         let max_delay = self.between("delay.max_delay", Millis(1), LONGEST_DELAY);
-        if let (Some(limit), Some(max)) = (self.merged.get("delay.broker_limit"), self.merged.get("delay.max_delay")) {
-            if broker_limit > max_delay && !self.refused(&limit.place) && !self.refused(&max.place) {
-                self.problems.push(
-                    Problem::error(
-                        Code::LimitConflict,
-                        limit.place,
-                        format!("delay.broker_limit {broker_limit} is above delay.max_delay {max_delay}"),
-                    )
-                    .label("longer than any delay")
-                    .also(max.place, "max_delay is set here")
-                    .why("a delay above max_delay is rejected, so the two contradict each other")
-                    .help("write a shorter broker_limit or a longer max_delay"),
-                );
-            }
+        if let (Some(limit), Some(max)) = (self.merged.get("delay.broker_limit"), self.merged.get("delay.max_delay"))
+            && broker_limit > max_delay
+            && !self.refused(&limit.place)
+            && !self.refused(&max.place)
+        {
+            self.problems.push(
+                Problem::error(
+                    Code::LimitConflict,
+                    limit.place,
+                    format!("delay.broker_limit {broker_limit} is above delay.max_delay {max_delay}"),
+                )
+                .label("longer than any delay")
+                .also(max.place, "max_delay is set here")
+                .why("a delay above max_delay is rejected, so the two contradict each other")
+                .help("write a shorter broker_limit or a longer max_delay"),
+            );
         }
         Delay { broker_limit, max_delay }
     }
@@ -357,23 +357,20 @@ impl Check<'_> {
             Secret::new(token)
         });
         let Some((text, place)) = self.text("http.listen") else { return Http { listen: loopback, token } };
-        let listen = match text.parse::<SocketAddr>() {
-            Ok(listen) => listen,
-            Err(_) => {
-                let help = match text.rsplit_once(':') {
-                    Some(("", port)) => {
-                        format!("write `0.0.0.0:{port}` for all addresses, `127.0.0.1:{port}` for this machine")
-                    }
-                    Some(("localhost", port)) => format!("write `127.0.0.1:{port}`"),
-                    _ => "write a numeric address and a port: `127.0.0.1:8672`, `[::1]:8672`".to_owned(),
-                };
-                self.problems.push(
-                    Problem::error(Code::BadValue, place, format!("http.listen {} is no address", show(&text)))
-                        .label("no address and port")
-                        .help(help),
-                );
-                return Http { listen: loopback, token };
-            }
+        let Ok(listen) = text.parse::<SocketAddr>() else {
+            let help = match text.rsplit_once(':') {
+                Some(("", port)) => {
+                    format!("write `0.0.0.0:{port}` for all addresses, `127.0.0.1:{port}` for this machine")
+                }
+                Some(("localhost", port)) => format!("write `127.0.0.1:{port}`"),
+                _ => "write a numeric address and a port: `127.0.0.1:8672`, `[::1]:8672`".to_owned(),
+            };
+            self.problems.push(
+                Problem::error(Code::BadValue, place, format!("http.listen {} is no address", show(&text)))
+                    .label("no address and port")
+                    .help(help),
+            );
+            return Http { listen: loopback, token };
         };
         if !listen.ip().is_loopback() && token.is_none() {
             self.problems.push(

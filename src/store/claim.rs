@@ -66,6 +66,7 @@ pub struct Claim {
 /// One message of a claim.
 #[derive(Debug)]
 pub struct Claimed {
+    /// Its `dwell-id`.
     pub id: Id,
     /// By Redis' clock, in epoch milliseconds.
     pub due_ms: u64,

@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 
 use super::claim::{Claim, Claimed, Lease, Outcome, Undecodable};
@@ -132,6 +134,9 @@ const META: usize = 4 << 10;
 /// The longest wait, about 31,000 years: with it a due time has 16 digits and is exact as a score (2^53).
 const LONGEST_WAIT: Millis = Millis(1_000_000_000_000_000);
 
+/// A park of many or large messages goes in pieces of about this size.
+const JOB_BYTES: usize = 4 << 20;
+
 /// How often a park by key looks again at what the key names before it gives up.
 const LOOKS: usize = 8;
 
@@ -233,6 +238,7 @@ impl Store {
     pub async fn settle(&self, lease: &Lease, ids: &[Id]) -> Result<Outcome, Error> {
         let keys = self.0.keys.shard(&lease.bridge, lease.shard);
         let mut outcome = Outcome::default();
+        // One script for all of a claim: 1,000 payloads are freed in the background (UNLINK).
         for ids in ids.chunks(BATCH) {
             let members: Vec<_> = ids.iter().filter_map(|id| lease.member(*id).map(|found| (*id, found))).collect();
             let mut names = vec![keys.lease(), keys.lapsed(), keys.keys()];
@@ -424,11 +430,11 @@ impl Store {
         let keys: Vec<&str> = keys.into_iter().collect();
         let mut pipe = redis::pipe();
         for key in &keys {
-            let shard = self.0.keys.shard_of(Id::from_bytes([0; 16]), Some(key));
+            let shard = self.0.keys.shard_of_key(key);
             pipe.cmd("HGET").arg(self.0.keys.shard(bridge, shard).keys()).arg(key);
         }
         let answers = self.read("park", &pipe).await?;
-        let named = keys.into_iter().zip(&answers).map(|(key, answer)| Some((key, reply::perhaps_id(answer)?)));
+        let named = keys.into_iter().zip(&answers).map(|(key, answer)| Some((key, reply::perhaps_id(answer).ok()?)));
         named.collect::<Option<_>>().ok_or_else(|| Error::answer("park", None))
     }
 
@@ -443,18 +449,22 @@ impl Store {
         // What each key will name once the items before it are parked: they run in this order.
         let mut named = named.clone();
         let mut dues = Vec::with_capacity(open.len());
-        let mut commands = Vec::with_capacity(open.len());
+        let mut jobs = Vec::new();
+        let mut commands = Vec::new();
         let mut bytes = 0;
         for index in open {
+            if bytes >= JOB_BYTES || commands.len() >= BATCH {
+                jobs.push(Job::new("park", Some(bridge), mem::take(&mut commands), mem::take(&mut bytes)));
+            }
             let Park { id, wait, record } = &items[*index];
             let key = record.meta.key.as_deref();
             let keys = self.0.keys.shard(bridge, self.0.keys.shard_of(*id, key));
             let old = key.and_then(|key| named.insert(key, Some(*id)).flatten());
-            let mut names = vec![keys.due(), keys.keys(), keys.lapsed(), keys.payload(*id)];
-            names.extend(old.map(|old| keys.payload(old)));
+            let mut touched = vec![keys.due(), keys.keys(), keys.lapsed(), keys.payload(*id)];
+            touched.extend(old.map(|old| keys.payload(old)));
             let record = record.encode();
             bytes += record.len();
-            let mut call = Verb::Park.call(&names);
+            let mut call = Verb::Park.call(&touched);
             call.arg(id.as_bytes()).arg(wait.0).arg(&record[..]);
             if let Some(key) = key {
                 call.arg(key).arg(old.map_or(Vec::new(), |old| old.as_bytes().to_vec()));
@@ -462,8 +472,12 @@ impl Store {
             dues.push(keys.due());
             commands.push(call);
         }
-        let answers = self.0.durable.write(Job::new("park", Some(bridge), commands, bytes)).await;
-        let outcomes = answers.into_iter().zip(dues).map(|(answer, due)| {
+        jobs.push(Job::new("park", Some(bridge), commands, bytes));
+        // Handed in together and taken in order, so that what does not fit one group waits for the disk once more and
+        // not once a job.
+        let answers = join_all(jobs.into_iter().map(|job| self.0.durable.write(job))).await;
+        let answers = answers.into_iter().flatten();
+        let outcomes = answers.zip(dues).map(|(answer, due)| {
             let answer = answer.map_err(|error| error.of("park", Some(&due)))?;
             read_parked(answer).ok_or_else(|| Error::answer("park", Some(&due)))
         });
@@ -474,8 +488,8 @@ impl Store {
 fn read_parked(answer: Value) -> Option<Attempt> {
     let mut parts = reply::array(answer)?.into_iter();
     let status = parts.next().and_then(reply::text)?;
-    let due_ms = parts.next().as_ref().and_then(reply::perhaps_ms)?;
-    let other = parts.next().as_ref().and_then(reply::perhaps_id)?;
+    let due_ms = reply::perhaps_ms(&parts.next()?).ok()?;
+    let other = reply::perhaps_id(&parts.next()?).ok()?;
     match status.as_str() {
         "parked" => Some(Attempt::Done(Parked { due_ms: due_ms?, replaced: other, already: false })),
         "already" => Some(Attempt::Done(Parked { due_ms: due_ms?, replaced: None, already: true })),
@@ -497,7 +511,7 @@ impl Taken {
     fn read(answer: Value) -> Option<Taken> {
         let parts = reply::array(answer)?;
         let [now, next, rest @ ..] = parts.as_slice() else { return None };
-        let (now, next) = (reply::integer(now)?, reply::perhaps_ms(next)?);
+        let (now, next) = (reply::integer(now)?, reply::perhaps_ms(next).ok()?);
         let items = rest.chunks(3).map(|item| match item {
             [id, due, lapses] => {
                 Some((reply::id(id)?, reply::integer(due)?, u32::try_from(reply::integer(lapses)?).ok()?))
@@ -523,7 +537,11 @@ impl Store {
                     rest = &taken[claim.items.len() + claim.lost + lost.len()..];
                     break;
                 }
-                let payload = if head.len() < HEAD { head } else { self.payload(&claim.lease, *id).await? };
+                let payload = if head.len() < HEAD {
+                    head
+                } else {
+                    self.payload(claim.lease.bridge(), claim.lease.shard(), *id).await?
+                };
                 // A record has one byte at least, so this payload is not there.
                 if payload.is_empty() {
                     lost.push(*id);
@@ -571,8 +589,8 @@ impl Store {
     }
 
     /// One payload, however long; empty if it is gone.
-    async fn payload(&self, lease: &Lease, id: Id) -> Result<Bytes, Error> {
-        let key = self.0.keys.shard(&lease.bridge, lease.shard).payload(id);
+    async fn payload(&self, bridge: &str, shard: u16, id: Id) -> Result<Bytes, Error> {
+        let key = self.0.keys.shard(bridge, shard).payload(id);
         let mut length = redis::cmd("STRLEN");
         length.arg(&key);
         let length = self.0.fetch.one("fetch", &key, length).await?;
@@ -602,12 +620,12 @@ impl Store {
     async fn find(&self, bridge: &str, target: Target<'_>) -> Result<Option<Found>, Error> {
         match target {
             Target::Key(key) => {
-                let shard = self.0.keys.shard_of(Id::from_bytes([0; 16]), Some(key));
+                let shard = self.0.keys.shard_of_key(key);
                 let name = self.0.keys.shard(bridge, shard).keys();
                 let mut get = redis::cmd("HGET");
                 get.arg(&name).arg(key);
                 let answer = self.0.talk.one("find", &name, get).await?;
-                let id = reply::perhaps_id(&answer).ok_or_else(|| Error::answer("find", Some(&name)))?;
+                let id = reply::perhaps_id(&answer).map_err(|_| Error::answer("find", Some(&name)))?;
                 Ok(id.map(|id| Found { id, shard, key: Some(key.to_owned()) }))
             }
             Target::Id(id) => self.find_by_id(bridge, id).await,
@@ -630,8 +648,7 @@ impl Store {
             } else {
                 // Longer than usual, or no record: then its key cannot be known, and its index entry stays until the
                 // key is used again.
-                let lease = Lease::new(bridge, shard, Millis::ZERO, Instant::now());
-                Record::decode(self.payload(&lease, id).await?).ok().and_then(|record| record.meta.key)
+                Record::decode(self.payload(bridge, shard, id).await?).ok().and_then(|record| record.meta.key)
             };
             return Ok(Some(Found { id, shard, key }));
         }

@@ -2,8 +2,8 @@
 //!
 //! `WAITAOF` and `WAIT` hold up the connection they come by, and cover what that connection has written. So one task
 //! owns a connection for such writes and commits in groups: whatever all bridges have asked for while one group waited
-//! goes out as the next, followed by one wait. With `appendfsync everysec` a group may wait for a second; nobody waits
-//! for more than the group before and his own, and no number of bridges makes it longer.
+//! goes out as the next, followed by one wait. With `appendfsync everysec` a group may wait for a second. Each bridge has
+//! a part in every group, so that none waits behind another's flood.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use crate::config::Durability;
 /// Where writes are handed in.
 pub(super) struct Durable {
     /// Until the first write there is no task, so that a store can be opened outside a runtime.
-    seat: OnceLock<mpsc::Sender<Job>>,
+    seat: OnceLock<mpsc::UnboundedSender<Job>>,
     slot: Arc<Slot>,
     keys: Keys,
     durability: Durability,
@@ -39,17 +39,13 @@ pub(super) struct Job {
     reply: Option<oneshot::Sender<Vec<Result<Value, Error>>>>,
 }
 
-/// A group takes no further job once it has so many bytes or commands. The commands: 1,000 parks take Redis about
-/// 10 ms, and nobody else is served meanwhile.
+/// A group takes no bridge's second job once it has so many bytes or commands.
 const GROUP_BYTES: usize = 4 << 20;
 const GROUP_COMMANDS: usize = 1_000;
 
 /// How long the disk or the replicas may take at least, whatever the timeout of a command: everysec needs one second,
 /// and two when the disk is slow.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Jobs that wait to be taken into a group before their callers wait to hand them in.
-const WAITING: usize = 64;
 
 // === impl Job ===
 
@@ -82,7 +78,8 @@ impl Durable {
     /// could not be learned, because its effect is visible already.
     pub(super) async fn write(&self, mut job: Job) -> Vec<Result<Value, Error>> {
         let seat = self.seat.get_or_init(|| {
-            let (seat, jobs) = mpsc::channel(WAITING);
+            // Unbounded, but no larger than what callers hold anyway: each waits for its answer.
+            let (seat, jobs) = mpsc::unbounded_channel();
             let group =
                 Committer { slot: Arc::clone(&self.slot), keys: self.keys.clone(), durability: self.durability };
             tokio::spawn(group.run(jobs));
@@ -93,7 +90,7 @@ impl Durable {
         job.reply = Some(reply);
         // The task ends with its runtime only.
         let gone = || Error::new(verb, None, Kind::Unreachable("the program is ending".into()));
-        if seat.send(job).await.is_err() {
+        if seat.send(job).is_err() {
             return (0..count).map(|_| Err(gone())).collect();
         }
         answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(gone())).collect())
@@ -116,25 +113,26 @@ struct Announced {
 }
 
 impl Committer {
-    async fn run(self, mut jobs: mpsc::Receiver<Job>) {
+    async fn run(self, mut jobs: mpsc::UnboundedReceiver<Job>) {
         let mut announced = Announced::default();
-        while let Some(first) = jobs.recv().await {
-            let mut bytes = first.bytes;
-            let mut count = first.commands.len();
-            let mut group = vec![first];
-            while bytes < GROUP_BYTES && count < GROUP_COMMANDS {
-                let Ok(job) = jobs.try_recv() else { break };
-                bytes += job.bytes;
-                count += job.commands.len();
-                group.push(job);
+        let mut waiting = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                let Some(job) = jobs.recv().await else { return };
+                waiting.push(job);
             }
+            while let Ok(job) = jobs.try_recv() {
+                waiting.push(job);
+            }
+            let group = next_group(&mut waiting);
+            let bytes = group.iter().map(|job| job.bytes).sum();
             if let Some((group, error)) = self.commit(group, bytes, &mut announced).await {
                 // The connection broke, perhaps long ago. A park may be made again, by its id; a cancel that may have
                 // run would hear that there is no such message.
                 let (again, over): (Vec<Job>, Vec<Job>) = group.into_iter().partition(|job| job.parks.is_some());
-                over.into_iter().for_each(|job| job.fail(&error));
+                fail(over, &error);
                 if let Some((group, error)) = self.commit(again, bytes, &mut announced).await {
-                    group.into_iter().for_each(|job| job.fail(&error));
+                    fail(group, &error);
                 }
             }
         }
@@ -142,16 +140,15 @@ impl Committer {
 
     /// Gives the jobs back, unanswered, when the connection broke.
     async fn commit(&self, group: Vec<Job>, bytes: usize, announced: &mut Announced) -> Option<(Vec<Job>, Error)> {
-        let fail = |group: Vec<Job>, error: &Error| {
-            group.into_iter().for_each(|job| job.fail(error));
-            None
-        };
         if group.is_empty() {
             return None;
         }
         let live = match self.slot.live("write").await {
             Ok(live) => live,
-            Err(error) => return fail(group, &error),
+            Err(error) => {
+                fail(group, &error);
+                return None;
+            }
         };
         if announced.connection != live.number {
             *announced = Announced { connection: live.number, bridges: HashSet::new() };
@@ -178,7 +175,10 @@ impl Committer {
         let (mut answers, tail) = match self.slot.run(&live, &pipe, &tail, deadline).await {
             Ok(answers) => answers,
             Err(error) if matches!(error.kind(), Kind::Unreachable(_)) => return Some((group, error)),
-            Err(error) => return fail(group, &error),
+            Err(error) => {
+                fail(group, &error);
+                return None;
+            }
         };
 
         let mut durable = self.is_durable(&live, &tail);
@@ -243,5 +243,76 @@ impl Committer {
             }
         }
         Ok(())
+    }
+}
+
+// === helpers ===
+
+fn fail(jobs: Vec<Job>, error: &Error) {
+    for job in jobs {
+        job.fail(error);
+    }
+}
+
+/// Takes the first job of each bridge, then further ones in order while there is room. What belongs to no bridge is
+/// small and is always taken. Jobs of one bridge stay in the order they were handed in.
+fn next_group(waiting: &mut Vec<Job>) -> Vec<Job> {
+    let mut served = HashSet::new();
+    let first: Vec<bool> =
+        waiting.iter().map(|job| job.parks.as_ref().is_none_or(|name| served.insert(name.clone()))).collect();
+    let taken = || waiting.iter().zip(&first).filter(|(_, first)| **first).map(|(job, _)| job);
+    let mut bytes: usize = taken().map(|job| job.bytes).sum();
+    let mut count: usize = taken().map(|job| job.commands.len()).sum();
+    let mut passed_over = HashSet::new();
+    let mut group = Vec::new();
+    let mut later = Vec::new();
+    for (job, first) in waiting.drain(..).zip(first) {
+        let in_turn = job.parks.as_ref().is_none_or(|name| !passed_over.contains(name));
+        if first || (in_turn && bytes + job.bytes <= GROUP_BYTES && count + job.commands.len() <= GROUP_COMMANDS) {
+            if !first {
+                bytes += job.bytes;
+                count += job.commands.len();
+            }
+            group.push(job);
+        } else {
+            passed_over.extend(job.parks.clone());
+            later.push(job);
+        }
+    }
+    *waiting = later;
+    group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(bridge: &str, bytes: usize) -> Job {
+        Job::new("park", Some(bridge), vec![redis::cmd("PING")], bytes)
+    }
+
+    fn sizes(group: &[Job]) -> Vec<(&str, usize)> {
+        group.iter().map(|job| (job.parks.as_deref().unwrap_or("-"), job.bytes)).collect()
+    }
+
+    #[test]
+    fn a_flood_of_one_bridge_leaves_room_for_the_others() {
+        let mut waiting: Vec<Job> = (0..100).map(|_| job("flood", GROUP_BYTES)).collect();
+        waiting.push(job("other", 10));
+        waiting.push(Job::new("cancel", None, vec![redis::cmd("PING")], 0));
+        let group = next_group(&mut waiting);
+        assert_eq!(sizes(&group), [("flood", GROUP_BYTES), ("other", 10), ("-", 0)]);
+        assert_eq!(waiting.len(), 99);
+        assert_eq!(next_group(&mut waiting).len(), 1);
+    }
+
+    #[test]
+    fn a_group_takes_what_fits_and_keeps_the_order_of_each_bridge() {
+        let half = GROUP_BYTES / 2;
+        let mut waiting = vec![job("a", 1), job("a", GROUP_BYTES), job("a", 2), job("b", half), job("b", 3)];
+        let group = next_group(&mut waiting);
+        // The third of a must not overtake its second.
+        assert_eq!(sizes(&group), [("a", 1), ("b", half), ("b", 3)]);
+        assert_eq!(sizes(&waiting), [("a", GROUP_BYTES), ("a", 2)]);
     }
 }

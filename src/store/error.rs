@@ -133,12 +133,7 @@ impl Error {
     pub(super) fn spoils_connection(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Unreachable(_)
-                | Kind::Timeout(_)
-                | Kind::Replica
-                | Kind::NotReady(_)
-                | Kind::Denied(_)
-                | Kind::Unfit(_)
+            Kind::Unreachable(_) | Kind::Timeout(_) | Kind::Replica | Kind::NotReady(_) | Kind::Unfit(_)
         )
     }
 }
@@ -152,19 +147,17 @@ impl Kind {
         let code = error.code().unwrap_or_default();
         let says = |word: &str| code == word || text.contains(&format!("-{word} "));
         match error.kind() {
-            ErrorKind::Io => Kind::Unreachable(text),
+            // Broken, or out of step: only a new connection helps.
+            ErrorKind::Io | ErrorKind::Parse => Kind::Unreachable(text),
             // The password was wrong, or none was given: the text names neither.
-            ErrorKind::AuthenticationFailed => Kind::Denied(text),
+            ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => Kind::Denied(text),
             ErrorKind::InvalidClientConfig => Kind::Unfit(text),
-            ErrorKind::Server(ServerErrorKind::NoPerm) => Kind::Denied(text),
             _ if says("NOPERM") || says("NOAUTH") || says("WRONGPASS") => Kind::Denied(text),
             _ if says("OOM") => Kind::Full,
             _ if says("READONLY") => Kind::Replica,
             _ if NOT_READY.iter().any(|word| says(word)) => Kind::NotReady(text),
             // WAITAOF after somebody has switched the append-only file off.
             _ if text.contains("appendonly is disabled") => Kind::Unfit(text),
-            // The stream is out of step; only a new connection helps.
-            ErrorKind::Parse => Kind::Unreachable(text),
             _ => Kind::Unexpected(text),
         }
     }

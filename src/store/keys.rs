@@ -46,7 +46,16 @@ impl Keys {
 
     /// In which shard a message lives: by its key if it has one, so that all messages of a key meet, else by its id.
     pub(super) fn shard_of(&self, id: Id, key: Option<&str>) -> u16 {
-        let hash = fnv1a(key.map_or(&id.as_bytes()[..], str::as_bytes));
+        key.map_or_else(|| self.spread(id.as_bytes()), |key| self.shard_of_key(key))
+    }
+
+    /// In which shard all messages of a key live.
+    pub(super) fn shard_of_key(&self, key: &str) -> u16 {
+        self.spread(key.as_bytes())
+    }
+
+    fn spread(&self, bytes: &[u8]) -> u16 {
+        let hash = fnv1a(bytes);
         // The remainder is below `shards`, which is 16 bits.
         u16::try_from(hash % u32::from(self.shards)).unwrap_or(0)
     }

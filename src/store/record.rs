@@ -20,9 +20,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 /// A message with all that is needed to publish it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// What dwell itself knows of it.
     pub meta: Meta,
     /// AMQP's own encoding of the properties, headers included; opaque here.
     pub properties: Bytes,
+    /// As it was published.
     pub body: Bytes,
 }
 
@@ -322,7 +324,8 @@ mod tests {
     /// B88.
     #[test]
     fn binary_bodies_come_out_as_they_went_in() {
-        for body in [&b""[..], b"\x00\xff\xfe\r\n", b"\xed\xa0\x80", &[7; 1 << 20]] {
+        let large = vec![7; 1 << 20];
+        for body in [&b""[..], b"\x00\xff\xfe\r\n", b"\xed\xa0\x80", &large] {
             let record = Record { body: Bytes::copy_from_slice(body), ..golden() };
             assert_eq!(Record::decode(record.encode()).map(|record| record.body), Ok(record.body));
         }

@@ -1,8 +1,12 @@
-//! Redis' answers as our types. Each helper gives `None` for an answer of another form.
+//! Redis' answers as our types. Each helper gives `None`, or [`Malformed`], for an answer of another form.
 
 use redis::Value;
 
 use super::id::Id;
+
+/// An answer of another form than expected, where `None` means something else.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Malformed;
 
 /// The elements of an array.
 pub(super) fn array(value: Value) -> Option<Vec<Value>> {
@@ -45,18 +49,18 @@ pub(super) fn id(value: &Value) -> Option<Id> {
 }
 
 /// An id, or the empty string for none.
-pub(super) fn perhaps_id(value: &Value) -> Option<Option<Id>> {
+pub(super) fn perhaps_id(value: &Value) -> Result<Option<Id>, Malformed> {
     match value {
-        Value::BulkString(bytes) if bytes.is_empty() => Some(None),
-        Value::Nil => Some(None),
-        other => id(other).map(Some),
+        Value::BulkString(bytes) if bytes.is_empty() => Ok(None),
+        Value::Nil => Ok(None),
+        other => id(other).map(Some).ok_or(Malformed),
     }
 }
 
 /// A score in ms, or the empty string for none.
-pub(super) fn perhaps_ms(value: &Value) -> Option<Option<u64>> {
+pub(super) fn perhaps_ms(value: &Value) -> Result<Option<u64>, Malformed> {
     match value {
-        Value::BulkString(digits) if digits.is_empty() => Some(None),
-        other => integer(other).map(Some),
+        Value::BulkString(digits) if digits.is_empty() => Ok(None),
+        other => integer(other).map(Some).ok_or(Malformed),
     }
 }

@@ -213,8 +213,8 @@ impl Parser<'_> {
                     version = true;
                     self.version(&entry);
                 }
-                "bridge" => match entry.value {
-                    DeValue::Table(named) => {
+                "bridge" => {
+                    if let DeValue::Table(named) = entry.value {
                         for entry in self.entries(named) {
                             let help = format!("a bridge is a table under one header: `[bridge.{}]`", entry.key);
                             match self.table(&entry, &help) {
@@ -225,12 +225,11 @@ impl Parser<'_> {
                                 None => self.complete = false,
                             }
                         }
-                    }
-                    _ => {
+                    } else {
                         self.complete = false;
                         self.wrong_type(&entry, "a table", "bridges are written `[bridge.<name>]`");
                     }
-                },
+                }
                 _ => {
                     self.complete = false;
                     self.unknown_file_key(&entry);
@@ -284,12 +283,12 @@ impl Parser<'_> {
             match entry.key {
                 "exchange" => {
                     bridge.exchange =
-                        self.string(&entry, "the exchange is named by a text: `exchange = \"orders.delay\"`")
+                        self.string(&entry, "the exchange is named by a text: `exchange = \"orders.delay\"`");
                 }
                 "work_exchange" => bridge.work_exchange = self.work_exchange(&entry),
                 "tiers" => {
                     bridge.tiers =
-                        self.durations(&entry, "tiers are a list: `tiers = [\"10s\", \"1m\"]`").unwrap_or_default()
+                        self.durations(&entry, "tiers are a list: `tiers = [\"10s\", \"1m\"]`").unwrap_or_default();
                 }
                 "default_delay" => bridge.default_delay = self.duration(&entry),
                 "native" => bridge.native = self.boolean(&entry),
@@ -299,7 +298,7 @@ impl Parser<'_> {
                 "max_delay" => bridge.max_delay = self.duration(&entry),
                 "queue_type" => {
                     bridge.queue_type =
-                        self.string(&entry, "write `queue_type = \"quorum\"` or `queue_type = \"classic\"`")
+                        self.string(&entry, "write `queue_type = \"quorum\"` or `queue_type = \"classic\"`");
                 }
                 "queue" => bridge.queues = self.queues(&entry, header.key),
                 _ => self.unknown_key(&entry, "a bridge", BRIDGE_KEYS, FOREIGN_BRIDGE),
@@ -319,7 +318,7 @@ impl Parser<'_> {
                 for entry in self.entries(table) {
                     match entry.key {
                         "name" => {
-                            exchange.name = self.string(&entry, "the exchange is named by a text: `name = \"orders\"`")
+                            exchange.name = self.string(&entry, "the exchange is named by a text: `name = \"orders\"`");
                         }
                         "type" => exchange.kind = self.string(&entry, "write `type = \"topic\"`"),
                         "declare" => exchange.declare = self.boolean(&entry),
@@ -343,7 +342,7 @@ impl Parser<'_> {
             return Vec::new();
         };
         let mut queues = Vec::new();
-        for item in array.iter() {
+        for item in array {
             match item.get_ref() {
                 DeValue::Table(table) => queues.extend(self.queue(entry, table, item.span().into())),
                 other => {
@@ -413,7 +412,7 @@ impl Parser<'_> {
             return None;
         };
         let mut binds = Vec::new();
-        for item in array.iter() {
+        for item in array {
             let place = self.place(item.span().into());
             match item.get_ref() {
                 DeValue::String(key) => binds.push(Bind::Key(At { value: key.to_string(), place })),
@@ -469,7 +468,7 @@ impl Parser<'_> {
                         .help(HELP),
                     );
                 }
-                Retry::Exponential(retry)
+                Retry::Exponential(Box::new(retry))
             }
             _ => {
                 self.wrong_type(entry, "a list of durations or a table", HELP);

@@ -34,9 +34,7 @@ fn meet_words(a: &[&str], b: &[&str], b_is_pattern: bool) -> bool {
                 (Some(word), None) => before[j] && word == "#",
                 (Some(x), Some(y)) => {
                     let same = x == y || x == "*" || (b_is_pattern && y == "*");
-                    (x == "#" && (before[j] || row[j - 1] || before[j - 1]))
-                        || (hash_b(y) && (before[j] || row[j - 1] || before[j - 1]))
-                        || (same && before[j - 1])
+                    ((x == "#" || hash_b(y)) && (before[j] || row[j - 1] || before[j - 1])) || (same && before[j - 1])
                 }
             };
         }

@@ -74,7 +74,7 @@ pub(super) enum Bind {
 #[derive(Clone, Debug)]
 pub(super) enum Retry {
     List(Vec<At<String>>),
-    Exponential(Exponential),
+    Exponential(Box<Exponential>),
 }
 
 /// `retry = { first = "1s", factor = 2, … }`

@@ -72,7 +72,7 @@ impl Check<'_> {
             }
             named.insert(&bridge.name, &raw.name.place);
             for (key, claim) in claims_of(raw, bridge) {
-                self.claim(&mut claims, key, claim);
+                self.claim(&mut claims, &key, claim);
             }
             let by = format!("bridge {} for its buffer queues", show(&bridge.name));
             let claim = Claim { role: Role::Derived, place: raw.name.place.clone(), by };
@@ -84,9 +84,9 @@ impl Check<'_> {
         }
     }
 
-    fn claim(&mut self, claims: &mut BTreeMap<(Space, String), Vec<Claim>>, key: (Space, String), claim: Claim) {
+    fn claim(&mut self, claims: &mut BTreeMap<(Space, String), Vec<Claim>>, key: &(Space, String), claim: Claim) {
         let known = claims.entry(key.clone()).or_default();
-        if let Some(problem) = known.iter().find_map(|first| conflict(&key, first, &claim)) {
+        if let Some(problem) = known.iter().find_map(|first| conflict(key, first, &claim)) {
             self.problems.push(problem);
             return;
         }

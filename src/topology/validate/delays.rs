@@ -26,33 +26,33 @@ impl Check<'_> {
         let default_delay = self.millis(raw.default_delay.as_ref());
         let longest = max_delay.unwrap_or(self.limits.max_delay);
 
-        if let (Some(at), Some(max)) = (&raw.max_delay, max_delay) {
-            if max == Millis::ZERO || max > LONGEST_DELAY {
-                self.error(
-                    Code::LimitConflict,
-                    &at.place,
-                    format!("max_delay cannot be {}", show(&at.value)),
-                    "out of range",
-                    "at zero no message could be delayed; beyond a hundred years it is a slip of the pen",
-                    "write a duration between `\"1ms\"` and `\"36500d\"`",
-                );
-            }
+        if let (Some(at), Some(max)) = (&raw.max_delay, max_delay)
+            && (max == Millis::ZERO || max > LONGEST_DELAY)
+        {
+            self.error(
+                Code::LimitConflict,
+                &at.place,
+                format!("max_delay cannot be {}", show(&at.value)),
+                "out of range",
+                "at zero no message could be delayed; beyond a hundred years it is a slip of the pen",
+                "write a duration between `\"1ms\"` and `\"36500d\"`",
+            );
         }
         if let (Some(at), Some(limit)) = (&raw.broker_limit, broker_limit) {
             self.broker_limit(at, limit, longest, raw.max_delay.as_ref());
         }
-        if let (Some(at), Some(default)) = (&raw.default_delay, default_delay) {
-            if default > longest {
-                let problem = Problem::error(
-                    Code::LimitConflict,
-                    at.place.clone(),
-                    format!("default_delay {} is above max_delay {longest}", show(&at.value)),
-                )
-                .label("too long")
-                .why("every message without a delay header would be rejected")
-                .help("write a shorter default_delay or a longer max_delay");
-                self.problems.push(beside(problem, raw.max_delay.as_ref(), "max_delay"));
-            }
+        if let (Some(at), Some(default)) = (&raw.default_delay, default_delay)
+            && default > longest
+        {
+            let problem = Problem::error(
+                Code::LimitConflict,
+                at.place.clone(),
+                format!("default_delay {} is above max_delay {longest}", show(&at.value)),
+            )
+            .label("too long")
+            .why("every message without a delay header would be rejected")
+            .help("write a shorter default_delay or a longer max_delay");
+            self.problems.push(beside(problem, raw.max_delay.as_ref(), "max_delay"));
         }
         let tiers = self.tiers(raw, broker_limit, longest);
         self.without_effect(raw, work_exchange);

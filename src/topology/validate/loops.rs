@@ -39,7 +39,9 @@ impl Check<'_> {
                 continue;
             }
             if let Some(circle) = circle_from(start, &edges) {
-                circle.iter().for_each(|i| reported[*i] = true);
+                for i in &circle {
+                    reported[*i] = true;
+                }
                 let circle: Vec<Node<'_>> = circle.into_iter().map(|i| nodes[i]).collect();
                 self.report(&circle);
             }

@@ -6,6 +6,7 @@ use super::delays::no_effect;
 use super::names::LONGEST_NAME;
 use super::{BROKER_CEILING, Check, value_or};
 use crate::duration::Millis;
+use crate::names;
 use crate::problem::{Code, Place, Problem, any_error, near, one_of, show};
 use crate::topology::model::{Argument, Binding, Bridge, ExchangeKind, RetrySchedule, WorkQueue};
 use crate::topology::pattern;
@@ -107,7 +108,7 @@ impl Check<'_> {
         let retry = self.retry(raw, bridge);
         self.retry_is_reached(raw, bridge, declare);
         if let (Some(at), true) = (&raw.retry, retry.is_some() && !any_error(&self.problems[before..])) {
-            self.not_yet(at.place.clone(), &raw.name.value);
+            self.not_yet(at.place.clone(), &bridge.name);
         }
         if let (false, Some((_, first))) = (declare, raw.arguments.first_key_value()) {
             self.problems.push(
@@ -340,7 +341,6 @@ impl Check<'_> {
                     .label("out of range")
                     .help(format!("write at least {least}"))
             }),
-            (Rule::AtLeast(_), _) => Some(wrong("an integer", "write a whole number, without quotes")),
             (Rule::Boolean, Argument::Bool(_)) | (Rule::Text, Argument::Text(_)) => None,
             (Rule::Boolean, _) => Some(wrong("a boolean", "write `true` or `false`, without quotes")),
             (Rule::Text, _) => Some(wrong("a text", "write it in double quotes")),
@@ -349,7 +349,7 @@ impl Check<'_> {
                     .label("out of range")
                     .help("write a whole number that is not negative")
             }),
-            (Rule::Limit, _) => Some(wrong("an integer", "write a whole number, without quotes")),
+            (Rule::AtLeast(_) | Rule::Limit, _) => Some(wrong("an integer", "write a whole number, without quotes")),
             (Rule::Overflow, Argument::Text(word)) if word == "reject-publish" => None,
             (Rule::Overflow, _) => Some(
                 refused(name, at)
@@ -386,8 +386,8 @@ impl Check<'_> {
         }
     }
 
-    fn not_yet(&mut self, place: Place, queue: &str) {
-        let resting = format!("{queue}.dead");
+    fn not_yet(&mut self, place: Place, bridge: &str) {
+        let resting = names::failed(bridge);
         self.problems.push(
             Problem::warning(Code::NotYet, place, "this release does not carry out retry schedules yet")
                 .label("not yet")
@@ -430,19 +430,19 @@ impl Check<'_> {
         }
         if let (Some(at), Some(max)) = (&written.max, max) {
             self.retry_fits(at, max, longest);
-            if let (Some(first_at), Some(first)) = (&written.first, first) {
-                if max < first {
-                    self.problems.push(
-                        Problem::error(
-                            Code::BadRetry,
-                            at.place.clone(),
-                            format!("max {} is shorter than first {}", show(&at.value), show(&first_at.value)),
-                        )
-                        .label("shorter than the first delay")
-                        .also(first_at.place.clone(), "first is set here")
-                        .help("write a longer max or a shorter first"),
-                    );
-                }
+            if let (Some(first_at), Some(first)) = (&written.first, first)
+                && max < first
+            {
+                self.problems.push(
+                    Problem::error(
+                        Code::BadRetry,
+                        at.place.clone(),
+                        format!("max {} is shorter than first {}", show(&at.value), show(&first_at.value)),
+                    )
+                    .label("shorter than the first delay")
+                    .also(first_at.place.clone(), "first is set here")
+                    .help("write a longer max or a shorter first"),
+                );
             }
         }
         let factor = value_or(written.factor.as_ref(), DEFAULT_FACTOR);
