@@ -76,6 +76,9 @@ type Wakes = BTreeMap<String, watch::Sender<()>>;
 /// How often the depths of queues and store are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// How long a batch may take to be handed to the connection.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
 /// How often the store is checked: reachable, fit, and by which clock.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
@@ -181,7 +184,8 @@ impl App {
             publisher: self.publisher(),
             parking,
             prefetch: self.settings.amqp.prefetch,
-            publish_timeout: self.settings.run.confirm_timeout.to_std(),
+            // Handing over takes longer only where the broker takes nothing; a stop must not wait for that.
+            publish_timeout: self.settings.run.confirm_timeout.to_std().min(HAND_OVER),
             metrics,
             rested,
             clock: self.clock.clone(),

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{Health, Part, Reason as NotReady};
 use crate::backoff::Backoff;
 use crate::broker::consumer::{ack_all, reject};
+use crate::broker::publisher::passes_with_time;
 use crate::broker::{self, Connection, Consumer, Delivery, Link, Outcome, Outgoing, Publisher, Receipt, wire};
 use crate::clock::Clock;
 use crate::crash;
@@ -22,7 +23,7 @@ use crate::declare::{self, declaration::Declarations};
 use crate::delay::{self, Delay, Malformed};
 use crate::duration::Millis;
 use crate::message::Message;
-use crate::metrics::{BridgeMetrics, Path, Publish, Settled};
+use crate::metrics::{BridgeMetrics, Path, Settled};
 use crate::names;
 use crate::parking::{Parking, ToPark};
 use crate::reason::Reason;
@@ -115,8 +116,33 @@ struct Session {
     intake: Consumer,
     late: Consumer,
     deferred: VecDeque<(Instant, Taken)>,
+    /// When the topology was asserted last.
+    asserted: Instant,
+    /// Which of the two consumers is looked at first: the other one than last time.
+    late_first: bool,
     frame_max: u32,
     user: String,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+enum Ended {
+    /// The daemon stops.
+    Stopped,
+    /// One message at a time was enough; the next session takes many again.
+    FullMeasure,
+    /// Something was held for as long as the broker allows.
+    HeldTooLong,
+    /// A consumer or the connection was lost.
+    Broken(broker::Error),
+}
+
+/// After something that the client cannot parse, one message at a time: every message that is in hand when the
+/// connection dies gains a delivery count (on RabbitMQ before 4.3), and would be given up with the culprit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Caution {
+    None,
+    Since { passed: usize, at: Instant },
 }
 
 /// Messages looked at in one pass. Each pass hears its confirms as one batch; at this size a pass takes some
@@ -129,9 +155,18 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// First and longest pause between sessions.
 const SESSION_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// A delivery is never held unanswered longer than this: RabbitMQ ends a consumer that holds one for 30 minutes (15 in
-/// some old versions). All are then given back and taken again.
-const HELD_AT_MOST: Duration = Duration::from_secs(600);
+/// A delivery is never held unanswered longer than this: RabbitMQ ends a consumer that holds one for 30 minutes. All are
+/// then given back and taken again, which counts as a delivery on RabbitMQ before 4.3, so it should be rare.
+const HELD_AT_MOST: Duration = Duration::from_secs(20 * 60);
+
+/// Caution ends after so long without another message that cannot be parsed.
+const CAUTION: Duration = Duration::from_secs(60);
+
+/// How long cancelling or closing the consumers may take.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// The topology is asserted again for a missing object at most so often.
+const ASSERT_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often the age of what is held is looked at where nothing else happens.
 const AGE_CHECK: Duration = Duration::from_secs(30);
@@ -145,24 +180,36 @@ impl Intake {
     /// Runs sessions, one after the other, until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(SESSION_PAUSES.0, SESSION_PAUSES.1);
-        // After something that the client cannot parse, one message at a time: on RabbitMQ before 4.3 every message
-        // that was in hand when the connection died gains a delivery count, and would be given up with the culprit.
-        let mut cautious = false;
+        let mut caution = Caution::None;
         while !stop.is_cancelled() {
             let connection = tokio::select! {
                 () = stop.cancelled() => return,
                 connection = self.link.connection() => connection,
             };
             let began = Instant::now();
-            let ended = self.session(connection, &mut cautious, &stop).await;
-            let Err(error) = ended else { return };
-            cautious = matches!(error, broker::Error::Unparsable { .. });
-            if cautious {
-                tracing::error!(bridge = %self.bridge, error = %error,
-                    "taking one message at a time until the broker gives that one up");
-                continue;
+            match self.session(connection, &mut caution, &stop).await {
+                Ended::Stopped => return,
+                Ended::FullMeasure => {
+                    tracing::info!(bridge = %self.bridge, "taking many messages at a time again");
+                    continue;
+                }
+                Ended::HeldTooLong => {
+                    tracing::warn!(bridge = %self.bridge, held_ms = HELD_AT_MOST.as_millis(),
+                        "messages could not be placed for so long; they are given back to the intake queue and taken again");
+                }
+                Ended::Broken(error) => {
+                    if matches!(error, broker::Error::Unparsable { .. }) {
+                        if caution == Caution::None {
+                            tracing::error!(bridge = %self.bridge, error = %error,
+                                "taking one message at a time until the broker gives that one up");
+                        }
+                        // The link pauses before it connects again; a pause here would only add to it.
+                        caution = Caution::Since { passed: 0, at: Instant::now() };
+                        continue;
+                    }
+                    tracing::warn!(bridge = %self.bridge, error = %error, "the intake was interrupted; beginning again");
+                }
             }
-            tracing::warn!(bridge = %self.bridge, error = %error, "the intake was interrupted; beginning again");
             if began.elapsed() > SESSION_PAUSES.1 {
                 backoff.reset();
             }
@@ -174,70 +221,82 @@ impl Intake {
     }
 
     /// One session: from asserting the topology to the loss of a consumer, or to the stop.
-    async fn session(
-        &mut self,
-        connection: Arc<Connection>,
-        cautious: &mut bool,
-        stop: &CancellationToken,
-    ) -> Result<(), broker::Error> {
-        self.assert_topology(&connection).await?;
-        let prefetch = if *cautious { 1 } else { self.prefetch };
-        let mut session = Session {
-            intake: Consumer::open(connection.clone(), &names::intake(&self.bridge), prefetch).await?,
-            late: Consumer::open(connection.clone(), &names::intake_late(&self.bridge), prefetch).await?,
-            deferred: VecDeque::new(),
-            frame_max: connection.frame_max(),
-            user: connection.user().to_owned(),
+    async fn session(&mut self, connection: Arc<Connection>, caution: &mut Caution, stop: &CancellationToken) -> Ended {
+        let mut session = match self.open(&connection, *caution).await {
+            Ok(session) => session,
+            Err(error) => return Ended::Broken(error),
         };
         let part = Part::Intake(self.bridge.to_string());
         self.health.set(part.clone(), None);
-        let ended = self.passes(&mut session, &connection, cautious, stop).await;
+        let ended = match self.passes(&mut session, &connection, caution, stop).await {
+            Ok(ended) => ended,
+            Err(error) => Ended::Broken(error),
+        };
         self.health.set(part, Some(NotReady::BrokerUnreachable));
+        if matches!(ended, Ended::Stopped | Ended::FullMeasure) {
+            let cancels = async { tokio::join!(session.intake.cancel(), session.late.cancel()) };
+            let _ = tokio::time::timeout(CLOSE, cancels).await;
+            if let Some(parking) = &self.parking {
+                parking.drained(LAST_PASS).await;
+            }
+        }
         // Closing gives back what is deferred or was never looked at (that was not counted as taken in yet).
         self.metrics.settled(Settled::Requeued, session.deferred.len() as u64);
-        session.intake.close().await;
-        session.late.close().await;
+        let closes = async { tokio::join!(session.intake.close(), session.late.close()) };
+        let _ = tokio::time::timeout(CLOSE, closes).await;
         ended
+    }
+
+    async fn open(&mut self, connection: &Arc<Connection>, caution: Caution) -> Result<Session, broker::Error> {
+        self.assert_topology(connection).await?;
+        let prefetch = if caution == Caution::None { self.prefetch } else { 1 };
+        Ok(Session {
+            intake: Consumer::open(connection.clone(), &names::intake(&self.bridge), prefetch).await?,
+            late: Consumer::open(connection.clone(), &names::intake_late(&self.bridge), prefetch).await?,
+            deferred: VecDeque::new(),
+            asserted: Instant::now(),
+            late_first: false,
+            frame_max: connection.frame_max(),
+            user: connection.user().to_owned(),
+        })
     }
 
     async fn passes(
         &mut self,
         session: &mut Session,
         connection: &Arc<Connection>,
-        cautious: &mut bool,
+        caution: &mut Caution,
         stop: &CancellationToken,
-    ) -> Result<(), broker::Error> {
+    ) -> Result<Ended, broker::Error> {
         loop {
             // Only the wait is given up when the stop comes; a batch in hand is seen to its place.
-            let batch = tokio::select! {
+            let mut batch = tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => return Ok(Ended::Stopped),
                 batch = self.next_batch(session) => batch?,
                 // Also where nothing comes any more, because all of the prefetch is held.
                 () = tokio::time::sleep(AGE_CHECK) => Vec::new(),
             };
-            if batch.iter().any(|taken| taken.missed) {
+            let missed = batch.iter_mut().fold(false, |any, taken| std::mem::take(&mut taken.missed) || any);
+            if missed && session.asserted.elapsed() > ASSERT_AGAIN {
                 // Not right after the miss but now: what came back meanwhile (an exchange without its bindings) must be
                 // whole before the message meets it.
                 self.assert_topology(connection).await?;
+                session.asserted = Instant::now();
             }
             let counts = self.run_once(batch, session).await;
-            if *cautious && counts.placed + counts.parking > 0 {
-                // It has passed; the next session takes full measure again.
-                *cautious = false;
-                return Err(broker::Error::Lost {
-                    what: "taking one message at a time".into(),
-                    why: "the message that could not be parsed has passed".into(),
-                });
+            if let Caution::Since { passed, at } = caution {
+                *passed += counts.placed + counts.parking;
+                // What was in hand when it happened was at most a prefetch; once that many have passed, it has too.
+                if *passed >= usize::from(self.prefetch) || at.elapsed() > CAUTION {
+                    *caution = Caution::None;
+                    return Ok(Ended::FullMeasure);
+                }
             }
-            self.check_age(session)?;
+            if self.held_too_long(session) {
+                return Ok(Ended::HeldTooLong);
+            }
         }
-        session.intake.cancel().await;
-        session.late.cancel().await;
-        if let Some(parking) = &self.parking {
-            parking.drained(LAST_PASS).await;
-        }
-        Ok(())
     }
 
     /// Waits for deliveries or for something deferred. Dropping it while it waits loses nothing.
@@ -250,9 +309,10 @@ impl Intake {
                 let due = session.deferred.iter().take(CHUNK).take_while(|(at, _)| *at <= now).count();
                 Ok(session.deferred.drain(..due).map(|(_, taken)| taken).collect())
             }
-            chunk = session.intake.next_chunk(CHUNK) => Ok(self.take(chunk?, None, &session.user)),
-            chunk = session.late.next_chunk(CHUNK) => {
-                Ok(self.take(chunk?, Some(&names::intake(&self.bridge)), &session.user))
+            (chunk, late) = either(&mut session.intake, &mut session.late, session.late_first) => {
+                session.late_first = !late;
+                let died_in = late.then(|| names::intake(&self.bridge));
+                Ok(self.take(chunk?, died_in.as_deref(), &session.user))
             }
         }
     }
@@ -274,8 +334,9 @@ impl Intake {
     fn take_one(&self, delivery: Delivery, died_in: Option<&str>, user: &str) -> Taken {
         let Delivery { mut message, redelivered, receipt } = delivery;
         self.metrics.taken_in(redelivered);
-        let since = Instant::now();
+        // The wall clock first: what passes between the two makes an absolute wish late, never early.
         let now_ms = u64::try_from(self.clock.unix_millis()).unwrap_or(0);
+        let since = Instant::now();
         if let Some(queue) = died_in {
             message.restore_expiration(queue);
         }
@@ -353,7 +414,10 @@ impl Intake {
                 message.address_tier(&queue);
                 Step::Publish { out: outgoing(&names::place(&self.prefix), message), path: Path::Tier, reason: None }
             }
-            Placement::Store { wait, key } => Step::Park { wait_until: taken.since + wait.to_std(), key },
+            // By the moment it is due, not by the wait: on a later attempt the wait counts from another moment.
+            Placement::Store { wait, key } => {
+                Step::Park { wait_until: taken.due.unwrap_or(taken.since + wait.to_std()), key }
+            }
             Placement::Rejected { reason, detail } => {
                 self.rested.note(reason, &detail);
                 self.rest(taken, reason, &names::rejected(&self.prefix))
@@ -370,6 +434,10 @@ impl Intake {
     /// Sees a batch to its place. What the store is to hold goes to the parking loop, which acknowledges it; the rest
     /// is published here as one batch, so that a slow Redis never holds up what the broker can place.
     async fn place(&mut self, batch: Vec<Taken>, session: &mut Session) -> Counts {
+        // What was delivered on a channel that is gone comes again: placing this copy would only make two of it.
+        let all = batch.len();
+        let batch: Vec<Taken> = batch.into_iter().filter(|taken| taken.receipt.is_alive()).collect();
+        self.metrics.settled(Settled::Lost, (all - batch.len()) as u64);
         let mut counts = Counts { taken: batch.len(), ..Counts::default() };
         let mut publishing = Vec::new();
         let mut outgoing = Vec::new();
@@ -394,7 +462,7 @@ impl Intake {
         crash::point("intake.published");
         let mut done = Vec::new();
         for ((taken, path, reason), outcome) in publishing.into_iter().zip(outcomes) {
-            self.metrics.published(outcome_label(&outcome));
+            self.metrics.published((&outcome).into());
             match outcome {
                 Outcome::Confirmed => {
                     self.count_placed(&taken, path, reason);
@@ -479,7 +547,8 @@ impl Intake {
                 pause = false;
             }
             // A buffer queue or a resting queue is gone.
-            Outcome::Returned { .. } | Outcome::Refused { code: 404, .. } => taken.missed = true,
+            Outcome::Returned { .. } => taken.missed = true,
+            Outcome::Refused { code, .. } if passes_with_time(*code) => taken.missed = true,
             Outcome::Refused { code, text } => {
                 self.rested.note(Reason::BadEnvelope, &format!("the broker refuses it: {code} {text}"));
                 if reason.is_some() {
@@ -514,15 +583,31 @@ impl Intake {
         }
     }
 
-    fn check_age(&self, session: &Session) -> Result<(), broker::Error> {
-        let deferred = session.deferred.iter().map(|(_, t)| t.since).min();
+    fn held_too_long(&self, session: &Session) -> bool {
+        let deferred = session.deferred.iter().map(|(_, taken)| taken.since).min();
         let parking = self.parking.as_ref().and_then(Parking::oldest);
-        match deferred.into_iter().chain(parking).min() {
-            Some(oldest) if oldest.elapsed() > HELD_AT_MOST => Err(broker::Error::Timeout {
-                what: "a message could not be placed and is given back to the intake queue".into(),
-                ms: u64::try_from(HELD_AT_MOST.as_millis()).unwrap_or(u64::MAX),
-            }),
-            _ => Ok(()),
+        deferred.into_iter().chain(parking).min().is_some_and(|oldest| oldest.elapsed() > HELD_AT_MOST)
+    }
+}
+
+/// The next chunk of either queue, and whether it is from the second one. Under load both always have something: taking
+/// turns, neither starves.
+async fn either(
+    intake: &mut Consumer,
+    late: &mut Consumer,
+    late_first: bool,
+) -> (Result<Vec<Delivery>, broker::Error>, bool) {
+    if late_first {
+        tokio::select! {
+            biased;
+            chunk = late.next_chunk(CHUNK) => (chunk, true),
+            chunk = intake.next_chunk(CHUNK) => (chunk, false),
+        }
+    } else {
+        tokio::select! {
+            biased;
+            chunk = intake.next_chunk(CHUNK) => (chunk, false),
+            chunk = late.next_chunk(CHUNK) => (chunk, true),
         }
     }
 }
@@ -545,16 +630,6 @@ fn outgoing(exchange: &str, message: Message) -> Outgoing {
     // Names are validated to 255 bytes when the topology is read; an empty one would be RabbitMQ's default exchange,
     // where a mandatory publish with a foreign key is returned, not lost.
     Outgoing { exchange: wire::short(exchange).unwrap_or_default(), message }
-}
-
-fn outcome_label(outcome: &Outcome) -> Publish {
-    match outcome {
-        Outcome::Confirmed => Publish::Confirmed,
-        Outcome::Returned { .. } => Publish::Returned,
-        Outcome::Nacked => Publish::Nacked,
-        Outcome::Refused { .. } => Publish::Refused,
-        Outcome::NotBegun { .. } | Outcome::Unknown { .. } => Publish::Unknown,
-    }
 }
 
 /// From `from` to `to`, rounded up to whole milliseconds: what is left of a wait must not be cut short.

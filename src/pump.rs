@@ -13,12 +13,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::broker::publisher::passes_with_time;
 use crate::broker::{Link, Outcome, Outgoing, Publisher, State, wire};
 use crate::clock::Clock;
 use crate::crash;
 use crate::duration::Millis;
 use crate::message::Message;
-use crate::metrics::{BridgeMetrics, Path, Publish};
+use crate::metrics::{BridgeMetrics, Path};
 use crate::names;
 use crate::reason::Reason;
 use crate::rested::Rested;
@@ -119,7 +120,8 @@ impl Pump {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                _ = self.wake.changed() => {}
+                // Nobody can wake it any more: then it only sleeps.
+                Ok(()) = self.wake.changed() => {}
                 () = tokio::time::sleep(nap) => {}
             }
         }
@@ -157,10 +159,10 @@ impl Pump {
         crash::point("pump.published");
         let mut done = Vec::with_capacity(ready.len());
         let mut not_begun = Vec::new();
-        let mut unroutable = Vec::new();
+        let mut resting = Vec::new();
         for (item, outcome) in ready.into_iter().zip(outcomes) {
-            self.metrics.published(label(&outcome));
-            match outcome {
+            self.metrics.published((&outcome).into());
+            match &outcome {
                 Outcome::Confirmed => {
                     counts.released += usize::from(item.reason.is_none());
                     counts.rested += usize::from(item.reason.is_some());
@@ -168,7 +170,11 @@ impl Pump {
                     done.push(item.id);
                 }
                 Outcome::NotBegun { .. } => not_begun.push(item.id),
-                Outcome::Returned { .. } if item.reason.is_none() => unroutable.push(item),
+                Outcome::Returned { .. } if item.reason.is_none() => resting.push(rest(item, Reason::Unroutable)),
+                // The broker would refuse it for ever, and close the channel over it each time.
+                Outcome::Refused { code, .. } if item.reason.is_none() && !passes_with_time(*code) => {
+                    resting.push(rest(item, Reason::BadEnvelope));
+                }
                 Outcome::Returned { .. } | Outcome::Nacked | Outcome::Refused { .. } | Outcome::Unknown { .. } => {
                     // Left to its lease: the next attempt is a lease away, which is the pause between attempts, and
                     // a cancel meanwhile rightly answers "perhaps released".
@@ -177,7 +183,7 @@ impl Pump {
                 }
             }
         }
-        self.rest_unroutable(unroutable, &lease, &mut done, &mut counts).await;
+        self.put_to_rest(resting, &lease, &mut done, &mut counts).await;
         counts.given_back = not_begun.len();
         if !not_begun.is_empty() {
             self.metrics.claim_given_back(not_begun.len() as u64);
@@ -226,44 +232,43 @@ impl Pump {
         self.metrics.publish_begun(batch.len() as u64);
         // A publish not begun before half the lease is given back. Fetching the records has taken some of it already.
         let begin_by = Instant::now() + lease.remaining().saturating_sub(lease.length().to_std() / 2);
-        let mut publishing = std::pin::pin!(self.publisher.publish(&batch, begin_by));
-        loop {
-            tokio::select! {
-                outcomes = &mut publishing => return outcomes,
-                () = tokio::time::sleep(lease.length().to_std() / 3) => {
-                    if let Err(error) = self.store.renew(lease).await {
-                        tracing::debug!(bridge = %self.bridge, error = %error, "could not renew a claim");
-                    }
+        let (store, bridge) = (&self.store, &self.bridge);
+        let renewing = async {
+            loop {
+                tokio::time::sleep(lease.length().to_std() / 3).await;
+                if let Err(error) = store.renew(lease).await {
+                    tracing::debug!(bridge = %bridge, error = %error, "could not renew a claim");
                 }
             }
+        };
+        // Side by side: a Redis that is slow to renew must not keep confirms from being heard.
+        tokio::select! {
+            outcomes = self.publisher.publish(&batch, begin_by) => outcomes,
+            () = renewing => Vec::new(),
         }
     }
 
-    /// What no queue wanted rests in the unrouted queue, with its reason.
-    async fn rest_unroutable(
-        &mut self,
-        items: Vec<Ready>,
-        lease: &store::Lease,
-        done: &mut Vec<Id>,
-        counts: &mut Counts,
-    ) {
+    /// What no queue wanted rests in the unrouted queue, what the broker refuses in the rejected queue; each with its
+    /// reason.
+    async fn put_to_rest(&mut self, items: Vec<Ready>, lease: &store::Lease, done: &mut Vec<Id>, counts: &mut Counts) {
         if items.is_empty() {
             return;
         }
-        let exchange = names::unrouted(&self.bridge);
+        let (unrouted, rejected) = (names::unrouted(&self.bridge), names::rejected(&self.prefix));
         let resting: Vec<Ready> = items
             .into_iter()
             .map(|mut item| {
-                self.rested.note(Reason::Unroutable, &format!("key '{}'", item.out.message.routing_key));
-                item.out.message.put_to_rest(Reason::Unroutable, &self.bridge);
-                item.out.exchange = wire::short(&exchange).unwrap_or_default();
-                item.reason = Some(Reason::Unroutable);
+                let reason = item.reason.unwrap_or(Reason::BadEnvelope);
+                self.rested.note(reason, &format!("key '{}'", item.out.message.routing_key));
+                item.out.message.put_to_rest(reason, &self.bridge);
+                let exchange = if reason == Reason::Unroutable { &unrouted } else { &rejected };
+                item.out.exchange = wire::short(exchange).unwrap_or_default();
                 item
             })
             .collect();
         let outcomes = self.publish(&resting, lease).await;
         for (item, outcome) in resting.into_iter().zip(outcomes) {
-            self.metrics.published(label(&outcome));
+            self.metrics.published((&outcome).into());
             if outcome == Outcome::Confirmed {
                 counts.rested += 1;
                 self.count(&item);
@@ -277,9 +282,11 @@ impl Pump {
     fn make_ready(&self, item: Claimed) -> Ready {
         let Claimed { id, due_ms, lapses, record } = item;
         let decoded = match record {
-            Ok(record) => wire::decode_properties(&record.properties)
-                .map(|properties| (record.meta, properties, record.body.clone()))
-                .map_err(|e| (e.to_string(), record.body)),
+            Ok(record) => match wire::decode_properties(&record.properties) {
+                Ok(properties) => Ok((record.meta, properties, record.body)),
+                // The whole record: a person may mend what a program cannot read.
+                Err(e) => Err((e.to_string(), record.encode())),
+            },
             Err(bad) => Err((bad.to_string(), bad.bytes)),
         };
         match decoded {
@@ -331,6 +338,11 @@ fn next_due(claim: &store::Claim, now: i64) -> Option<i64> {
     claimed.or_else(|| claim.next_due_in.map(|wait| now.saturating_add_unsigned(wait.0)))
 }
 
+fn rest(mut item: Ready, reason: Reason) -> Ready {
+    item.reason = Some(reason);
+    item
+}
+
 fn is_newer(item: &Claimed) -> bool {
     matches!(&item.record, Err(bad) if bad.error.is_newer())
 }
@@ -340,14 +352,4 @@ fn nap_after(counts: &Counts) -> Duration {
         return BROKER_NAP;
     }
     counts.next_due_in.map_or(LONGEST_NAP, Millis::to_std).min(LONGEST_NAP)
-}
-
-fn label(outcome: &Outcome) -> Publish {
-    match outcome {
-        Outcome::Confirmed => Publish::Confirmed,
-        Outcome::Returned { .. } => Publish::Returned,
-        Outcome::Nacked => Publish::Nacked,
-        Outcome::Refused { .. } => Publish::Refused,
-        Outcome::NotBegun { .. } | Outcome::Unknown { .. } => Publish::Unknown,
-    }
 }

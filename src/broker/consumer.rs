@@ -21,7 +21,12 @@ pub struct Consumer {
     channel: lapin::Channel,
     stream: lapin::Consumer,
     queue: String,
+    /// The end of the stream, met while a chunk was being filled: lapin says it once and is silent from then on.
+    ended: Option<Error>,
 }
+
+/// A chunk ends at so many bytes of bodies: a thousand small messages are no burden, a thousand of 16 MiB are.
+const CHUNK_BYTES: usize = 8 << 20;
 
 /// A message that was delivered and not yet answered.
 #[derive(Debug)]
@@ -47,13 +52,7 @@ impl Consumer {
         let name = short(queue).map_err(|e| Error::Lost { what: queue.to_owned(), why: e.to_string() })?;
         let consume = channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = under_deadline(&format!("consuming queue {queue}"), consume).await?;
-        Ok(Consumer { connection, channel, stream, queue: queue.to_owned() })
-    }
-
-    /// The queue that is consumed.
-    #[must_use]
-    pub fn queue(&self) -> &str {
-        &self.queue
+        Ok(Consumer { connection, channel, stream, queue: queue.to_owned(), ended: None })
     }
 
     /// Waits for a delivery and takes with it what else is there already, `max` at most: low traffic is served at
@@ -63,22 +62,30 @@ impl Consumer {
     /// The consumer has ended: cancelled by the broker (queue deleted, leader lost), channel or connection lost. A
     /// new one must be opened. Every delivery that was not answered comes again.
     pub async fn next_chunk(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
+        if let Some(error) = self.ended.take() {
+            return Err(error);
+        }
         let mut state = self.connection.state();
         let first = tokio::select! {
+            biased;
             first = self.stream.next() => first,
             // lapin's stream can stay silent when the connection dies (case B117).
-            _ = state.wait_for(|s| matches!(s, State::Down { .. })) => {
-                return Err(self.why_down());
-            }
+            _ = state.wait_for(|s| matches!(s, State::Down { .. })) => return Err(self.why_down("the connection ended")),
         };
-        let mut chunk = Vec::new();
-        chunk.push(self.delivery(first)?);
-        while chunk.len() < max {
-            match self.stream.next().now_or_never() {
-                // An error here is kept by lapin's stream for the next call only in part: the chunk goes first, and
-                // the next call finds the stream ended.
-                Some(Some(Ok(d))) => chunk.push(Delivery::from(d)),
-                _ => break,
+        let first = self.delivery(first)?;
+        let mut bytes = first.message.body.len();
+        let mut chunk = vec![first];
+        while chunk.len() < max && bytes < CHUNK_BYTES {
+            let Some(item) = self.stream.next().now_or_never() else { break };
+            match self.delivery(item) {
+                Ok(delivery) => {
+                    bytes += delivery.message.body.len();
+                    chunk.push(delivery);
+                }
+                Err(error) => {
+                    self.ended = Some(error);
+                    break;
+                }
             }
         }
         Ok(chunk)
@@ -98,25 +105,26 @@ impl Consumer {
     fn delivery(&self, item: Option<lapin::Result<LapinDelivery>>) -> Result<Delivery, Error> {
         match item {
             Some(Ok(delivery)) => Ok(Delivery::from(delivery)),
-            Some(Err(e)) => Err(match Error::from_lapin(&e, &format!("consuming queue {}", self.queue)) {
-                Error::Unparsable { .. } => Error::Unparsable { queue: self.queue.clone() },
+            Some(Err(e)) => Err(match Error::from_lapin(&e, &self.what()) {
+                // The channel's error is often only "closed"; the connection knows why.
+                Error::Lost { why, .. } => self.why_down(&why),
                 other => other,
             }),
-            None => Err(Error::Lost {
-                what: format!("consuming queue {}", self.queue),
-                why: "the broker cancelled the consumer (queue deleted, or its leader was lost)".into(),
-            }),
+            None => Err(self.why_down("the broker cancelled the consumer (queue deleted, or its leader was lost)")),
         }
     }
 
-    fn why_down(&self) -> Error {
+    /// Why nothing comes any more: the connection's own reason where it is down, else `otherwise`.
+    fn why_down(&self, otherwise: &str) -> Error {
         match &*self.connection.state().borrow() {
-            State::Down { unparsable: true, .. } => Error::Unparsable { queue: self.queue.clone() },
-            State::Down { why, .. } => {
-                Error::Lost { what: format!("consuming queue {}", self.queue), why: why.clone() }
-            }
-            _ => Error::Lost { what: format!("consuming queue {}", self.queue), why: "the connection ended".into() },
+            State::Down { unparsable: true, .. } => Error::Unparsable { what: self.what() },
+            State::Down { why, .. } => Error::Lost { what: self.what(), why: why.clone() },
+            _ => Error::Lost { what: self.what(), why: otherwise.to_owned() },
         }
+    }
+
+    fn what(&self) -> String {
+        format!("consuming queue {}", self.queue)
     }
 }
 

@@ -25,10 +25,10 @@ pub enum Error {
         text: String,
     },
     /// What came in cannot be parsed (a name that is not UTF-8); the connection is gone.
-    #[error("a message in {queue} cannot be parsed by the AMQP client; the connection was lost")]
+    #[error("something that came in while {what} cannot be parsed by the AMQP client; the connection was lost")]
     Unparsable {
-        /// The queue that was being consumed.
-        queue: String,
+        /// What was going on.
+        what: String,
     },
     /// The connection ended.
     #[error("the connection to RabbitMQ was lost while {what}: {why}")]
@@ -57,27 +57,8 @@ impl Error {
             ErrorKind::ProtocolError(e) if matches!(e.kind(), AMQPErrorKind::Soft(_)) => {
                 Error::Refused { what: what.to_owned(), code: e.get_id(), text: e.get_message().to_string() }
             }
-            ErrorKind::ParsingError(_) => Error::Unparsable { queue: what.to_owned() },
+            ErrorKind::ParsingError(_) => Error::Unparsable { what: what.to_owned() },
             _ => Error::Lost { what: what.to_owned(), why: error.to_string() },
-        }
-    }
-
-    /// Whether the same call may succeed later without anybody changing anything.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Error::Unreachable { .. } | Error::Lost { .. } | Error::Timeout { .. } | Error::Unparsable { .. } => true,
-            // 404: the object may be declared again; 403 and 406 need a person.
-            Error::Refused { code, .. } => *code == 404,
-        }
-    }
-
-    /// The AMQP reply code, where the broker gave one.
-    #[must_use]
-    pub fn code(&self) -> Option<u16> {
-        match self {
-            Error::Refused { code, .. } => Some(*code),
-            _ => None,
         }
     }
 }

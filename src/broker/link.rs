@@ -46,9 +46,9 @@ impl Link {
 
     /// A link to one connection that is there already; nobody keeps it up.
     #[must_use]
-    pub fn to(settings: Arc<Amqp>, connection: Connection) -> Link {
+    pub fn to(settings: Arc<Amqp>, connection: Arc<Connection>) -> Link {
         let link = Link::new(settings, "once");
-        link.current.send_replace(Some(Arc::new(connection)));
+        link.current.send_replace(Some(connection));
         link.state.send_replace(State::Up);
         link
     }

@@ -20,6 +20,7 @@ use super::link::Link;
 use super::wire::{self, ShortString};
 use crate::config::Amqp;
 use crate::message::Message;
+use crate::metrics;
 use crate::names::header;
 
 /// A message and where it is to go. In a batch its headers must hold a `dwell-id`, by which returns are told apart.
@@ -60,6 +61,25 @@ pub enum Outcome {
         /// What happened instead.
         why: String,
     },
+}
+
+/// Whether the broker may take later what it refuses now with this code: an exchange that is missing (404), a right that
+/// is missing (403), an object that somebody else holds (405). The rest lies in the message.
+#[must_use]
+pub fn passes_with_time(code: u16) -> bool {
+    matches!(code, 403..=405)
+}
+
+impl From<&Outcome> for metrics::Publish {
+    fn from(outcome: &Outcome) -> metrics::Publish {
+        match outcome {
+            Outcome::Confirmed => metrics::Publish::Confirmed,
+            Outcome::Returned { .. } => metrics::Publish::Returned,
+            Outcome::Nacked => metrics::Publish::Nacked,
+            Outcome::Refused { .. } => metrics::Publish::Refused,
+            Outcome::NotBegun { .. } | Outcome::Unknown { .. } => metrics::Publish::Unknown,
+        }
+    }
 }
 
 /// One publishing channel, opened when it is first needed and again whenever it is lost.
@@ -151,7 +171,12 @@ impl Publisher {
         // nothing stops this loop, not the confirms.
         let mut confirms = Vec::with_capacity(batch.len());
         let mut failure: Option<Error> = None;
+        let mut half_begun = false;
         for out in batch {
+            // Looked at before: a publish that is awaited at all has its frames queued already.
+            if Instant::now() >= begin_by {
+                break;
+            }
             let publish = lane.channel.basic_publish(
                 out.exchange.clone(),
                 out.message.routing_key.clone(),
@@ -163,11 +188,20 @@ impl Publisher {
                 Ok(Ok(confirm)) => confirms.push(confirm),
                 Ok(Err(e)) => {
                     failure = Some(Error::from_lapin(&e, "publishing"));
+                    half_begun = true;
                     break;
                 }
                 Err(_) => {
-                    lane.connection.abort();
-                    failure = Some(Error::Timeout { what: "publishing".into(), ms: 0 });
+                    // Blocked: what lapin has buffered would go out whenever the alarm ends. A connection that is only
+                    // slow carries other bridges too, and is not cut for one batch.
+                    if !lane.connection.is_up() {
+                        lane.connection.abort();
+                    }
+                    failure = Some(Error::Lost {
+                        what: "publishing".into(),
+                        why: "the connection did not take it in time".into(),
+                    });
+                    half_begun = true;
                     break;
                 }
             }
@@ -221,10 +255,12 @@ impl Publisher {
                 *outcome = Outcome::Returned { why: why.clone() };
             }
         }
-        // The message at which handing over stopped may be half in lapin's buffer: nobody can say.
         if begun < batch.len() {
-            let why = failure.as_ref().map_or_else(String::new, ToString::to_string);
-            outcomes.push(Outcome::Unknown { why: why.clone() });
+            let why = failure.as_ref().map_or_else(|| "not begun in time".to_owned(), ToString::to_string);
+            // The message at which handing over failed may be half in lapin's buffer: nobody can say.
+            if half_begun {
+                outcomes.push(Outcome::Unknown { why: why.clone() });
+            }
             outcomes.resize(batch.len(), Outcome::NotBegun { why });
         }
         let refusal = match &failure {
@@ -280,11 +316,10 @@ fn note_return(returned: &mut HashMap<String, String>, back: Option<&lapin::mess
 /// No address of the settings answers, or none lets us in.
 pub async fn publish_one(settings: &Amqp, message: Outgoing, confirm_timeout: Duration) -> Result<Outcome, Error> {
     let settings = Arc::new(settings.clone());
-    let connection = Connection::open(&settings, "dwell send").await?;
-    let link = Link::to(settings, connection);
-    let mut publisher = Publisher::new(link.clone(), confirm_timeout);
+    let connection = Arc::new(Connection::open(&settings, "dwell send").await?);
+    let mut publisher = Publisher::new(Link::to(settings, connection.clone()), confirm_timeout);
     let outcome = publisher.publish(&[message], Instant::now() + confirm_timeout).await.into_iter().next();
     publisher.lane = None;
-    link.connection().await.close(Duration::from_secs(2)).await;
+    connection.close(Duration::from_secs(2)).await;
     Ok(outcome.unwrap_or(Outcome::NotBegun { why: "nothing was published".into() }))
 }
