@@ -6,7 +6,7 @@ use lapin::types::FieldTable;
 
 use crate::support::{Bench, Client, Out, SLACK, SOON, ms, until};
 
-const OWN: &str = r##"
+const OWN: &str = r#"
 version = 1
 
 [bridge.b]
@@ -15,7 +15,7 @@ tiers = ["500ms"]
 [[bridge.b.queue]]
 name = "work"
 bind = ["job.#"]
-"##;
+"#;
 
 const THEIRS: &str = r##"
 version = 1

@@ -179,6 +179,12 @@ async fn fifty_kills_of_redis_lose_nothing_and_make_nothing_early() {
 /// Cases B94 and B95 at every crash point: the process dies between two effects, and the sentence beside the point holds.
 #[test]
 fn b94_b95_dying_at_every_crash_point_loses_nothing_and_marks_copies() {
+    if !cfg!(debug_assertions) {
+        return crate::support::skip(
+            "several::b94_b95_dying_at_every_crash_point",
+            "a release build has no crash points",
+        );
+    }
     in_lanes(dwell::crash::POINTS, die_at);
 }
 

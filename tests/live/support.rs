@@ -192,14 +192,14 @@ impl Services {
 
     /// The same, but for one server.
     pub fn with_redis(mut self, redis: &Private) -> Services {
-        self.redis = redis.says["URL"].clone();
+        self.redis.clone_from(&redis.says["URL"]);
         self
     }
 
     /// The same, but for one server.
     pub fn with_rabbitmq(mut self, rabbitmq: &Private) -> Services {
         self.amqp = without_path(&rabbitmq.says["URL"]);
-        self.management = rabbitmq.says["MANAGEMENT_URL"].clone();
+        self.management.clone_from(&rabbitmq.says["MANAGEMENT_URL"]);
         self
     }
 }
@@ -903,12 +903,7 @@ impl Private {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     }
 
-    pub fn stop(&self) {
-        let out = self.call("stop", &[]);
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    }
-
-    /// Brings it back after a kill or stop: same ports, same data.
+    /// Brings it back after a kill: same ports, same data.
     pub fn start(&mut self) {
         let out = self.call("start", &[]);
         self.hear(&out);
