@@ -175,7 +175,8 @@ async fn b84_b115_b122_b123_b136_a_killed_and_a_blocked_rabbitmq_lose_nothing() 
     assert_eq!(work.count(), 90, "each once: the daemon itself had no fault");
 
     let outs: Vec<Out> =
-        (100..150).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(1500 + 10 * i64::from(i))).collect();
+        (100..150).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(12_000 + 10 * i64::from(i))).collect();
+    // rabbitmqctl starts a virtual machine of its own: the alarm must be on before the first one is due.
     client.publish_all(&outs).await;
     until("they are in the store", SOON, async || (bench.stored("b") == 50).then_some(())).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]);
