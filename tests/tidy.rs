@@ -142,8 +142,8 @@ fn every_case_has_a_test_that_exists_or_says_when() {
 /// `tests/live/intake.rs::name`: the file has a test function of that name.
 fn exists(test: &str) -> bool {
     let Some((file, name)) = test.rsplit_once("::") else { return false };
-    let Ok(text) = fs::read_to_string(root().join(file)) else { return false };
-    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let Ok(source) = fs::read_to_string(root().join(file)) else { return false };
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
     let heads = [format!("fn {name}("), format!("async fn {name}(")];
     lines.iter().enumerate().any(|(i, line)| {
         heads.iter().any(|head| line.starts_with(head.as_str()))

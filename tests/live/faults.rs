@@ -82,8 +82,11 @@ async fn b108_b117_b124_b132_cut_connections_are_made_again_and_nothing_is_lost(
     let work = client.collect("work").await;
     let mut sent = Vec::new();
     for round in 0..25_u64 {
-        let outs: Vec<Out> = (0..4)
-            .map(|i| Out::new("b.delay", "k", &format!("{}", round * 4 + i)).delay_ms([0, 300, 700, 500][i as usize]))
+        let outs: Vec<Out> = (0..4_u8)
+            .map(|i| {
+                Out::new("b.delay", "k", &format!("{}", round * 4 + u64::from(i)))
+                    .delay_ms([0, 300, 700, 500][usize::from(i)])
+            })
             .collect();
         sent.extend(client.publish_all(&outs).await);
         redis.cut().await;
@@ -172,7 +175,8 @@ async fn b84_b115_b122_b123_b136_a_killed_and_a_blocked_rabbitmq_lose_nothing() 
     assert_eq!(work.count(), 90, "each once: the daemon itself had no fault");
 
     let outs: Vec<Out> =
-        (100..150).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(1500 + 10 * i64::from(i))).collect();
+        (100..150).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(12_000 + 10 * i64::from(i))).collect();
+    // rabbitmqctl starts a virtual machine of its own: the alarm must be on before the first one is due.
     client.publish_all(&outs).await;
     until("they are in the store", SOON, async || (bench.stored("b") == 50).then_some(())).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]);
@@ -217,20 +221,20 @@ async fn b104_b105_a_redis_that_refuses_is_waited_for() {
         (["REPLICAOF", "127.0.0.1", "1"].as_slice(), ["REPLICAOF", "NO", "ONE"].as_slice()),
         (["CONFIG", "SET", "maxmemory", "1"].as_slice(), ["CONFIG", "SET", "maxmemory", "0"].as_slice()),
     ] {
-        let word = refuse.join(" ");
+        let state = refuse.join(" ");
         tell(refuse);
         let already = work.count();
-        let outs: Vec<Out> = (0..10).map(|i| Out::new("b.delay", "k", &format!("{word} {i}")).delay_ms(700)).collect();
+        let outs: Vec<Out> = (0..10).map(|i| Out::new("b.delay", "k", &format!("{state} {i}")).delay_ms(700)).collect();
         let sent = client.publish_all(&outs).await;
-        let tier = client.publish(&Out::new("b.delay", "k", &format!("{word} tier")).delay_ms(500)).await;
-        let arrival = work.wait_for(&format!("{word} tier"), SOON).await;
+        let tier = client.publish(&Out::new("b.delay", "k", &format!("{state} tier")).delay_ms(500)).await;
+        let arrival = work.wait_for(&format!("{state} tier"), SOON).await;
         arrival.is_on_time(tier, ms(500));
-        until(&format!("{word}: readiness says so"), SOON, async || {
+        until(&format!("{state}: readiness says so"), SOON, async || {
             let (status, body) = daemon.try_get("/readyz")?;
             (status == 503 && body.contains("store-")).then_some(())
         })
         .await;
-        assert_eq!(work.count(), already + 1, "{word}: nothing else came");
+        assert_eq!(work.count(), already + 1, "{state}: nothing else came");
         tell(allow);
         daemon.ready().await;
         for arrival in &work.wait(already + 11, SOON).await[already + 1..] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString};
+use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString, ShortString};
 
 use crate::support::{Bench, Out, SOON, epoch_ms, ms, text, throughout, until};
 
@@ -162,7 +162,7 @@ async fn b10_b11_b14_delays_above_32_bits_wait_in_the_store_with_their_exact_due
     let work = client.collect("work").await;
     let day: u64 = 86_400_000;
     let mut delays =
-        vec![1 << 31, (1_u64 << 31) - 1, (1 << 32) - 1, 1 << 32, 60 * day, 180 * day, 365 * day, 3_600_000_000];
+        [1 << 31, (1_u64 << 31) - 1, (1 << 32) - 1, 1 << 32, 60 * day, 180 * day, 365 * day, 3_600_000_000];
     delays.sort_unstable();
     let outs: Vec<Out> = delays
         .iter()
@@ -249,7 +249,7 @@ async fn b31_b32_an_expiration_does_not_make_a_message_early_nor_lose_it_while_t
     for arrival in arrivals {
         let i: usize = arrival.text().parse().expect("its number");
         arrival.is_on_time(sent[i], ms(3000));
-        assert_eq!(arrival.properties.expiration().as_ref().map(|e| e.as_str()), Some("100"));
+        assert_eq!(arrival.properties.expiration().as_ref().map(ShortString::as_str), Some("100"));
         assert_eq!(arrival.key, "some.key");
         assert_eq!(arrival.header("x-death"), None, "the history of the intake is stripped");
     }
@@ -278,7 +278,7 @@ async fn b34_a_bad_expiration_in_a_history_of_deaths_is_dropped_and_costs_no_cha
     }
     for arrival in work.wait(cases.len(), SOON).await {
         let expected = (arrival.text() == "60000").then_some("60000");
-        assert_eq!(arrival.properties.expiration().as_ref().map(|e| e.as_str()), expected, "'{}'", arrival.text());
+        assert_eq!(arrival.properties.expiration().as_ref().map(ShortString::as_str), expected, "'{}'", arrival.text());
     }
     assert_eq!(client.depth("dwell.rejected").await, 0);
     bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;

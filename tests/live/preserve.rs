@@ -2,11 +2,11 @@
 //! daemon placed it in, and by the store.
 
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString};
+use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, LongString, ShortString};
 
 use crate::support::{Arrival, Bench, Dice, Out, SOON, User, ms, text};
 
-const ONE: &str = r##"
+const ONE: &str = r#"
 version = 1
 
 [bridge.b]
@@ -19,7 +19,7 @@ bind = ["job.#"]
 [[bridge.b.queue]]
 name = "w2"
 bind = ["w2"]
-"##;
+"#;
 
 /// The three ways through: header that chooses it, delay.
 const WAYS: [(&str, Option<&str>, i64); 3] =
@@ -188,12 +188,12 @@ async fn b85_a_foreign_user_id_is_carried_in_a_header_and_stops_nobody() {
         app.publish(&out).await;
         let arrival = work.wait_for(way, SOON).await;
         if way == "native" {
-            assert_eq!(arrival.properties.user_id().as_ref().map(|u| u.as_str()), Some(user.name.as_str()));
+            assert_eq!(arrival.properties.user_id().as_ref().map(ShortString::as_str), Some(user.name.as_str()));
         } else {
             assert_eq!(arrival.properties.user_id(), &None, "{way}");
             assert_eq!(arrival.header_text("dwell-user-id"), Some(user.name.clone()), "{way}");
         }
-        assert_eq!(arrival.properties.correlation_id().as_ref().map(|c| c.as_str()), Some("kept"));
+        assert_eq!(arrival.properties.correlation_id().as_ref().map(ShortString::as_str), Some("kept"));
     }
     bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;
     assert_eq!(work.count(), 4, "each once");

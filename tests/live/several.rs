@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Arrival, Bench, Daemon, Dice, Out, Private, SOON, Services, copies_are_marked, in_lanes, ms, until,
+    Arrival, Bench, Daemon, Dice, HEAVY, Out, Private, SOON, Services, copies_are_marked, in_lanes, ms, until,
 };
 
 const ONE: &str = r##"
@@ -38,6 +38,7 @@ fn distinct(arrivals: &[Arrival]) -> usize {
 /// come out as went in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b96_three_daemons_without_a_fault_deliver_each_message_exactly_once() {
+    let _alone = HEAVY.lock().await;
     let bench = Bench::new("three", ONE);
     let mut daemons = vec![bench.daemon().await, bench.daemon().await, bench.daemon().await];
     let client = bench.client().await;
@@ -80,6 +81,7 @@ async fn b96_three_daemons_without_a_fault_deliver_each_message_exactly_once() {
 /// started again. Each lane ends with two rounds without a kill, which must be exact.
 #[test]
 fn b94_b95_fifty_kills_of_the_daemon_lose_nothing_and_make_nothing_early() {
+    let _alone = HEAVY.blocking_lock();
     in_lanes(0..10, lane_of_kills);
 }
 
@@ -140,6 +142,7 @@ async fn lane_of_kills(lane: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_kills_of_redis_lose_nothing_and_make_nothing_early() {
     let name = "several::fifty_kills_of_redis_lose_nothing_and_make_nothing_early";
+    let _alone = HEAVY.lock().await;
     let Some(mut redis) = Private::redis(name, &["--appendfsync", "always"]) else { return };
     let mut bench = Bench::on(Services::given().with_redis(&redis), "rediskills", ONE);
     bench.set("DWELL_DELAY__BROKER_LIMIT", "2s").short_lease();
@@ -179,6 +182,13 @@ async fn fifty_kills_of_redis_lose_nothing_and_make_nothing_early() {
 /// Cases B94 and B95 at every crash point: the process dies between two effects, and the sentence beside the point holds.
 #[test]
 fn b94_b95_dying_at_every_crash_point_loses_nothing_and_marks_copies() {
+    if !cfg!(debug_assertions) {
+        return crate::support::skip(
+            "several::b94_b95_dying_at_every_crash_point",
+            "a release build has no crash points",
+        );
+    }
+    let _alone = HEAVY.blocking_lock();
     in_lanes(dwell::crash::POINTS, die_at);
 }
 
@@ -232,6 +242,7 @@ async fn dies(bench: &Bench, point: &str) {
 /// beside a plain publish and consume of the same run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_random_delays_arrive_each_once_and_none_early() {
+    let _alone = HEAVY.lock().await;
     let bench = Bench::new("tenk", ONE);
     let mut daemon = bench.daemon().await;
     let client = bench.client().await;

@@ -131,7 +131,7 @@ async fn with_a_gate_header_an_exact_tier_goes_through_the_intake() {
         assert_eq!(id.len(), 36, "{name}: it went through the daemon, which gave it an id of its own: {id}");
         match *name {
             "x-delay-key" | "x-delay-retry" => {
-                assert_eq!(arrival.header(name), Some(value), "{name} is the publisher's")
+                assert_eq!(arrival.header(name), Some(value), "{name} is the publisher's");
             }
             "x-death" | "x-first-death-queue" => {
                 assert_ne!(arrival.header(name), Some(value), "{name} of an earlier pass is stripped");
