@@ -1,13 +1,14 @@
 //! Builds every part, starts the loops in the order of the flow, watches them, and stops them in that order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Access, Health, Part, Reason, Site};
@@ -39,7 +40,8 @@ pub struct App {
     store: Option<Store>,
     clock: Arc<dyn Clock>,
     skew_ms: Arc<AtomicI64>,
-    publishing: Link,
+    /// Declares and looks; publishes nothing.
+    control: Link,
     wakes: Wakes,
 }
 
@@ -65,6 +67,8 @@ pub struct Flow {
     pub pump: Stage,
     /// The connections.
     pub links: Stage,
+    /// Names of loops that have panicked.
+    pub died: mpsc::UnboundedSender<String>,
 }
 
 /// A loop of its own, whatever its type.
@@ -88,6 +92,22 @@ const FIND_EVERY: Duration = Duration::from_secs(10);
 /// Above this difference between Redis' clock and ours the daemon is not ready: absolute times would be off by it.
 const SKEW_LIMIT_MS: i64 = 100;
 
+// === impl Flow ===
+
+impl Flow {
+    /// Starts a loop in a stage. One that panics is a defect, and takes the daemon with it: it would look alive and do
+    /// half of its work. Every hop acknowledges last, so what it held is delivered again.
+    pub fn start(&self, stage: &Stage, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
+        let (name, died) = (name.into(), self.died.clone());
+        let watched = name.clone();
+        stage.spawn(name, async move {
+            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+                let _ = died.send(watched);
+            }
+        });
+    }
+}
+
 // === impl App ===
 
 impl App {
@@ -101,7 +121,7 @@ impl App {
         let wakes = topology.bridges.iter().map(|b| (b.name.clone(), watch::Sender::new(()))).collect();
         health.set(Part::Topology, Some(Reason::TopologyNotDeclared));
         Ok(App {
-            publishing: Link::new(amqp, "dwell publish"),
+            control: Link::new(amqp, "dwell control"),
             settings,
             topology,
             metrics,
@@ -118,7 +138,7 @@ impl App {
     /// # Errors
     /// The topology is refused: an object exists with other arguments, or may not be declared.
     pub async fn start(&self, flow: &Flow) -> Result<(), Error> {
-        let link = self.publishing.clone();
+        let link = self.control.clone();
         self.keep_up(&link, flow);
 
         let declarations = declare::compile(&self.topology, &self.settings.amqp.prefix);
@@ -144,15 +164,15 @@ impl App {
 
         if let Some(store) = &self.store {
             self.health.set(Part::Store, Some(Reason::StoreUnreachable));
-            flow.pump.spawn("store check", self.check_store(store.clone(), flow.pump.token()));
+            flow.start(&flow.pump, "store check", self.check_store(store.clone(), flow.pump.token()));
         }
         let user = connection.user().to_owned();
         for bridge in &self.topology.bridges {
             self.start_bridge(bridge, &user, flow);
         }
-        flow.pump.spawn("depths", self.look_at_depths(flow.pump.token()));
+        flow.start(&flow.pump, "depths", self.look_at_depths(flow.pump.token()));
         if let Some(store) = &self.store {
-            flow.pump.spawn("bridges without files", self.serve_others(store.clone(), user, flow.pump.token()));
+            flow.start(&flow.pump, "bridges without files", self.serve_others(store.clone(), user, flow));
         }
         // Last: every part that may be in the way has entered itself by now.
         self.health.set(Part::Topology, None);
@@ -164,13 +184,14 @@ impl App {
         let metrics = self.metrics.bridge(&name);
         let rested = Rested::new(name.clone());
         let amqp = Arc::new(self.settings.amqp.clone());
-        let link = Link::new(amqp, &format!("dwell consume {name}"));
+        let link = Link::new(amqp.clone(), &format!("dwell consume {name}"));
         self.keep_up(&link, flow);
+        let publishing = self.publishing_link(&name, flow);
 
         let wake = self.wakes.get(bridge.name.as_str()).cloned().unwrap_or_default();
         let parking = self.store.as_ref().map(|store| {
             let (parking, parker) = parking::new(name.clone(), store.clone(), metrics.clone(), wake);
-            flow.parking.spawn(format!("parking of {name}"), parker.run(flow.parking.token()));
+            flow.start(&flow.parking, format!("parking of {name}"), parker.run(flow.parking.token()));
             parking
         });
         let own = Topology { bridges: vec![bridge.clone()] };
@@ -181,7 +202,7 @@ impl App {
             prefix: self.settings.amqp.prefix.clone(),
             declarations: declare::compile(&own, &self.settings.amqp.prefix),
             link,
-            publisher: self.publisher(),
+            publisher: self.publisher(&publishing),
             parking,
             prefetch: self.settings.amqp.prefetch,
             // Handing over takes longer only where the broker takes nothing; a stop must not wait for that.
@@ -192,10 +213,10 @@ impl App {
             health: self.health.clone(),
         };
         self.health.set(Part::Intake(name.to_string()), Some(Reason::TopologyNotDeclared));
-        flow.intake.spawn(format!("intake of {name}"), intake.run(flow.intake.token()));
+        flow.start(&flow.intake, format!("intake of {name}"), intake.run(flow.intake.token()));
         if let Some(store) = &self.store {
-            for (what, task) in self.release_loops(&name, store, user, &flow.pump.token()) {
-                flow.pump.spawn(what, task);
+            for (what, task) in self.release_loops(&name, store, &publishing, user, &flow.pump.token()) {
+                flow.start(&flow.pump, what, task);
             }
         }
     }
@@ -205,6 +226,7 @@ impl App {
         &self,
         bridge: &Arc<str>,
         store: &Store,
+        publishing: &Link,
         user: &str,
         stop: &CancellationToken,
     ) -> Vec<(String, Loop)> {
@@ -217,8 +239,8 @@ impl App {
                 bridge: bridge.clone(),
                 shard,
                 store: store.clone(),
-                link: self.publishing.clone(),
-                publisher: self.publisher(),
+                link: publishing.clone(),
+                publisher: self.publisher(publishing),
                 prefix: self.settings.amqp.prefix.clone(),
                 user: user.to_owned(),
                 batch: self.settings.pump.batch,
@@ -236,21 +258,29 @@ impl App {
         loops
     }
 
-    fn publisher(&self) -> Publisher {
-        Publisher::new(self.publishing.clone(), self.settings.run.confirm_timeout.to_std())
+    /// A publishing connection of the bridge's own. A channel would not be enough: where the broker closes a channel over
+    /// one message (404), lapin may still send what it has buffered for it, and the broker then closes the connection.
+    fn publishing_link(&self, bridge: &str, flow: &Flow) -> Link {
+        let link = Link::new(Arc::new(self.settings.amqp.clone()), &format!("dwell publish {bridge}"));
+        self.keep_up(&link, flow);
+        link
+    }
+
+    fn publisher(&self, publishing: &Link) -> Publisher {
+        Publisher::new(publishing.clone(), self.settings.run.confirm_timeout.to_std())
     }
 
     /// Keeps a connection up, and carries its state into health and metrics.
     fn keep_up(&self, link: &Link, flow: &Flow) {
         let (kept, stop) = (link.clone(), flow.links.token());
-        flow.links.spawn(format!("connection '{}'", link.name()), async move { kept.keep_up(stop).await });
+        flow.start(&flow.links, format!("connection '{}'", link.name()), async move { kept.keep_up(stop).await });
         let (health, metrics) = (self.health.clone(), self.metrics.connection(link.name()));
         let part = Part::Connection(link.name().to_owned());
         // Said before any task runs: readiness must not be true between two of them.
         health.set(part.clone(), Some(Reason::BrokerUnreachable));
         let mut state = link.state();
         let stop = flow.links.token();
-        flow.links.spawn(format!("state of connection '{}'", link.name()), async move {
+        flow.start(&flow.links, format!("state of connection '{}'", link.name()), async move {
             let mut was_up = false;
             loop {
                 let now = state.borrow_and_update().clone();
@@ -313,48 +343,49 @@ impl App {
     }
 
     /// Bridges that have records but stand in no file any more: what waits is released all the same.
-    fn serve_others(
-        &self,
-        store: Store,
-        user: String,
-        stop: CancellationToken,
-    ) -> impl Future<Output = ()> + Send + 'static {
+    fn serve_others(&self, store: Store, user: String, flow: &Flow) -> impl Future<Output = ()> + Send + 'static {
         let mut served: BTreeSet<String> = self.topology.bridges.iter().map(|b| b.name.clone()).collect();
-        // The loops borrow nothing of the app; it is small and made again here.
-        let app = App {
-            settings: self.settings.clone(),
-            topology: Topology { bridges: Vec::new() },
-            metrics: self.metrics.clone(),
-            health: self.health.clone(),
-            store: Some(store.clone()),
-            clock: self.clock.clone(),
-            skew_ms: self.skew_ms.clone(),
-            publishing: self.publishing.clone(),
-            wakes: Wakes::new(),
-        };
+        let (app, flow) = (self.without_bridges(), flow.clone());
         async move {
-            let mut loops = JoinSet::new();
+            let stop = flow.pump.token();
             loop {
                 for bridge in store.bridges_with_records().await.unwrap_or_default() {
                     if served.insert(bridge.clone()) {
                         tracing::warn!(bridge = %bridge, "this bridge is in no topology file, but records wait for it; releasing them when due");
-                        for (_, task) in app.release_loops(&bridge.as_str().into(), &store, &user, &stop) {
-                            loops.spawn(task);
+                        let publishing = app.publishing_link(&bridge, &flow);
+                        for (name, task) in
+                            app.release_loops(&bridge.as_str().into(), &store, &publishing, &user, &flow.pump.token())
+                        {
+                            flow.start(&flow.pump, name, task);
                         }
                     }
                 }
                 tokio::select! {
-                    () = stop.cancelled() => break,
+                    () = stop.cancelled() => return,
                     () = tokio::time::sleep(FIND_EVERY) => {}
                 }
             }
-            while loops.join_next().await.is_some() {}
+        }
+    }
+
+    /// The same app for bridges that are in no file.
+    fn without_bridges(&self) -> App {
+        App {
+            settings: self.settings.clone(),
+            topology: Topology { bridges: Vec::new() },
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            skew_ms: self.skew_ms.clone(),
+            control: self.control.clone(),
+            wakes: Wakes::new(),
         }
     }
 
     /// How much waits where, for the metrics.
     fn look_at_depths(&self, stop: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
-        let (link, metrics, store) = (self.publishing.clone(), self.metrics.clone(), self.store.clone());
+        let (link, metrics, store) = (self.control.clone(), self.metrics.clone(), self.store.clone());
         let (bridges, prefix) = (self.topology.bridges.clone(), self.settings.amqp.prefix.clone());
         async move {
             let mut depths = Depths::default();
@@ -471,11 +502,13 @@ pub async fn run(settings: Settings, topology: Topology) -> Code {
     };
 
     let mut stages = Stages::new();
+    let (died, mut deaths) = mpsc::unbounded_channel();
     let flow = Flow {
         intake: stages.stage("intake"),
         parking: stages.stage("parking"),
         pump: stages.stage("pump"),
         links: stages.stage("connections"),
+        died,
     };
     let http = stages.stage("http");
     http.spawn("server", admin::serve(listener, site, http.token()));
@@ -488,9 +521,17 @@ pub async fn run(settings: Settings, topology: Topology) -> Code {
     let code = match started {
         Some(Ok(())) => {
             tracing::info!("running");
-            let signal = signals.next().await;
-            tracing::info!(signal = %signal, deadline_ms = deadline.as_millis(), "stopping; a second signal leaves at once");
-            Code::Done
+            tokio::select! {
+                signal = signals.next() => {
+                    tracing::info!(signal = %signal, deadline_ms = deadline.as_millis(),
+                        "stopping; a second signal leaves at once");
+                    Code::Done
+                }
+                Some(name) = deaths.recv() => {
+                    tracing::error!(task = %name, "a loop has panicked, which is a defect of dwell; stopping");
+                    Code::Failed
+                }
+            }
         }
         Some(Err(error)) => {
             tracing::error!("{error}");
