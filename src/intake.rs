@@ -194,7 +194,8 @@ impl Intake {
         self.health.set(part.clone(), None);
         let ended = self.passes(&mut session, &connection, cautious, stop).await;
         self.health.set(part, Some(NotReady::BrokerUnreachable));
-        // Closing gives back what is deferred or was never looked at.
+        // Closing gives back what is deferred or was never looked at (that was not counted as taken in yet).
+        self.metrics.settled(Settled::Requeued, session.deferred.len() as u64);
         session.intake.close().await;
         session.late.close().await;
         ended
@@ -372,7 +373,7 @@ impl Intake {
                 }
                 Step::Reject => {
                     self.rested.note(Reason::TooBig, "headers and properties do not fit one frame with dwell's own");
-                    counts.placed += usize::from(reject(taken.receipt).await);
+                    counts.placed += usize::from(self.reject(taken.receipt).await);
                 }
             }
         }
@@ -426,6 +427,13 @@ impl Intake {
         });
     }
 
+    /// Leaves a delivery to the intake's own dead-letter exchange; whether the broker heard it.
+    async fn reject(&self, receipt: Receipt) -> bool {
+        let heard = reject(receipt).await;
+        self.metrics.settled(if heard { Settled::Acked } else { Settled::Lost }, 1);
+        heard
+    }
+
     fn count_placed(&self, taken: &Taken, path: Path, reason: Option<Reason>) {
         match reason {
             Some(Reason::Unroutable) => self.metrics.unroutable(),
@@ -464,7 +472,7 @@ impl Intake {
                 self.rested.note(Reason::BadEnvelope, &format!("the broker refuses it: {code} {text}"));
                 if reason.is_some() {
                     // Not even the rejected queue can be reached with it; the intake's own dead-letter exchange can.
-                    reject(taken.receipt).await;
+                    self.reject(taken.receipt).await;
                     return;
                 }
                 taken.fate = Some(Reason::BadEnvelope);

@@ -170,7 +170,9 @@ impl Parker {
         // What was delivered on a channel that is gone comes again: parking this copy would only make two of it.
         let before = self.backlog.len();
         self.backlog.retain(|(_, item)| item.receipt.is_alive());
-        self.let_go(before - self.backlog.len());
+        let gone = before - self.backlog.len();
+        self.metrics.settled(Settled::Lost, gone as u64);
+        self.let_go(gone);
         let batch: Vec<(Instant, ToPark)> = self.backlog.drain(..self.backlog.len().min(BATCH)).collect();
         self.note_oldest(batch.first().map(|(at, _)| *at));
         let now = Instant::now();

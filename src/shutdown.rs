@@ -66,6 +66,9 @@ pub enum Ended {
     Forced(Vec<String>),
 }
 
+/// Signals so close together are one: `timeout`, shells and some supervisors signal the process and then its group.
+const ECHO: Duration = Duration::from_millis(300);
+
 /// After the deadline all that is left is told to stop at once, and gets this long to close what it holds.
 const LAST_GRACE: Duration = Duration::from_millis(500);
 
@@ -80,11 +83,15 @@ impl Signals {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (sender, signals) = Signals::by_hand();
         tokio::spawn(async move {
+            let mut last: Option<Instant> = None;
             loop {
                 let signal = tokio::select! {
                     _ = terminate.recv() => Signal::Terminate,
                     _ = interrupt.recv() => Signal::Interrupt,
                 };
+                if last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO) {
+                    continue;
+                }
                 if sender.send(signal).await.is_err() {
                     break;
                 }

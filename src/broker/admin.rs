@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use lapin::ExchangeKind;
-use lapin::options::{ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
+};
 
 use super::connection::{Connection, under_deadline};
 use super::error::Error;
@@ -50,6 +52,14 @@ impl Admin {
             Object::Exchange(x) => self.exchange(x, &what).await,
             Object::Queue(q) => self.queue(q, &what).await,
             Object::Binding(b) => self.bind(b, &what).await,
+            Object::Unbound(b) => match self.unbind(b, &what).await {
+                // Neither queue nor exchange: then there is no binding either.
+                Err(Error::Refused { code: 404, .. }) => {
+                    self.channel = None;
+                    Ok(())
+                }
+                other => other,
+            },
         };
         result.map_err(|e| {
             self.channel = None;
@@ -107,6 +117,21 @@ impl Admin {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
         under_deadline(what, channel.queue_declare(name, options, table(&q.arguments)?)).await.map(|_| ())
+    }
+
+    async fn unbind(&mut self, b: &Binding, what: &str) -> Result<(), Error> {
+        let (source, key) = (name(&b.source)?, name(&b.routing_key)?);
+        let arguments = table(&b.arguments)?;
+        let channel = self.channel().await?;
+        match &b.target {
+            Target::Queue(queue) => {
+                under_deadline(what, channel.queue_unbind(name(queue)?, source, key, arguments)).await
+            }
+            Target::Exchange(exchange) => {
+                let options = ExchangeUnbindOptions::default();
+                under_deadline(what, channel.exchange_unbind(name(exchange)?, source, key, options, arguments)).await
+            }
+        }
     }
 
     async fn bind(&mut self, b: &Binding, what: &str) -> Result<(), Error> {

@@ -6,7 +6,8 @@
 //! orders.delay ──(a header that needs the daemon)──────────────► orders.intake
 //!   └ alternate: orders.tiers ──(x-delay = a tier)──► orders.wait.<ttl> ──(TTL)──► orders (work exchange)
 //!       └ alternate: orders.rest ──(has an x-delay)───────────► orders.intake
-//!           └ alternate: orders.default ──► the default tier's buffer queue, or orders.intake
+//!           └ alternate: orders.default ──► the default tier's buffer queue
+//!               └ alternate: orders.intake (no default tier, or its binding is just being changed)
 //! orders ──(routing key)──► work queues        └ alternate: orders.unrouted
 //! ```
 //!
@@ -86,7 +87,7 @@ fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builde
     // The buffer queues; each knows its dead-letter exchange before it exists.
     let tiers = names::tiers(b);
     let (rest, default) = (names::rest(b), names::default_wait(b));
-    out.exchange(&default, "fanout", true, Some(rejected));
+    out.exchange(&default, "fanout", true, Some(&intake));
     out.exchange(&rest, "headers", true, Some(&default));
     out.exchange(&tiers, "headers", true, Some(&rest));
     if bridge.uses_tiers() {
@@ -96,23 +97,27 @@ fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builde
             out.bind(place, Target::Queue(buffer.clone()), "", exactly(header::TIER, Argument::Text(buffer.clone())));
         }
     }
-    match bridge.default_delay {
-        Some(ttl) if bridge.uses_tiers() && bridge.tiers.contains(&ttl) => {
-            out.bind(&default, Target::Queue(names::buffer(b, ttl)), "", Arguments::new());
-        }
-        _ => out.bind(&default, Target::Exchange(intake.clone()), "", Arguments::new()),
-    }
     let mut has_delay = Arguments::from([("x-match".into(), Argument::Text("any-with-x".into()))]);
     has_delay.insert(header::DELAY.into(), Argument::Present);
     out.bind(&rest, Target::Exchange(intake.clone()), "", has_delay);
-    if bridge.uses_tiers() {
-        for &ttl in &bridge.tiers {
-            let buffer = names::buffer(b, ttl);
-            // All integer types match one integer binding; a string needs its own.
-            for value in [Argument::Int(as_int(ttl)), Argument::Text(ttl.0.to_string())] {
-                out.bind(&tiers, Target::Queue(buffer.clone()), "", exactly(header::DELAY, value));
+    for &ttl in &bridge.tiers {
+        let buffer = Target::Queue(names::buffer(b, ttl));
+        // Unbound before anything is bound; the intake catches what comes between. Two bindings of the fanout would
+        // make two messages of one.
+        if bridge.native_default() != Some(ttl) {
+            out.unbind(&default, buffer.clone(), Arguments::new());
+        }
+        // All integer types match one integer binding; a string needs its own.
+        for value in [Argument::Int(as_int(ttl)), Argument::Text(ttl.0.to_string())] {
+            if bridge.uses_tiers() {
+                out.bind(&tiers, buffer.clone(), "", exactly(header::DELAY, value));
+            } else {
+                out.unbind(&tiers, buffer.clone(), exactly(header::DELAY, value));
             }
         }
+    }
+    if let Some(ttl) = bridge.native_default() {
+        out.bind(&default, Target::Queue(names::buffer(b, ttl)), "", Arguments::new());
     }
 
     // The gate, where publishers enter, last.
@@ -206,8 +211,187 @@ impl Builder {
         self.objects.push(Object::Queue(Queue { name: name.to_owned(), arguments }));
     }
 
+    fn unbind(&mut self, source: &str, target: Target, arguments: Arguments) {
+        let binding = Binding { source: source.to_owned(), target, routing_key: String::new(), arguments };
+        self.objects.push(Object::Unbound(binding));
+    }
+
     fn bind(&mut self, source: &str, target: Target, routing_key: &str, arguments: Arguments) {
         let binding = Binding { source: source.to_owned(), target, routing_key: routing_key.to_owned(), arguments };
         self.objects.push(Object::Binding(binding));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Limits, parse_texts};
+    use std::collections::BTreeSet;
+
+    fn compiled(text: &str) -> Vec<Object> {
+        let text = format!("version = 1\n{text}");
+        let loaded = parse_texts(vec![("test.toml".into(), text)], &Limits::default());
+        let topology = loaded.topology.unwrap_or_else(|| panic!("{:?}", loaded.problems));
+        compile(&topology, "dwell").objects
+    }
+
+    const ORDERS: &str = r#"
+        [bridge.orders]
+        tiers = ["10s", "1m"]
+        default_delay = "10s"
+        [[bridge.orders.queue]]
+        name = "orders.close"
+        bind = ["order.#"]
+    "#;
+
+    fn queue<'a>(objects: &'a [Object], name: &str) -> &'a Arguments {
+        objects
+            .iter()
+            .find_map(|o| match o {
+                Object::Queue(q) if q.name == name => Some(&q.arguments),
+                _ => None,
+            })
+            .unwrap_or_else(|| panic!("no queue {name}"))
+    }
+
+    fn text(arguments: &Arguments, name: &str) -> Option<String> {
+        match arguments.get(name) {
+            Some(Argument::Text(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_catches_comes_before_what_leads_to_it() {
+        let objects = compiled(ORDERS);
+        let mut there = BTreeSet::new();
+        for object in &objects {
+            let needs: Vec<(&str, String)> = match object {
+                Object::Exchange(x) => {
+                    text(&x.arguments, "alternate-exchange").map(|a| ("exchange", a)).into_iter().collect()
+                }
+                Object::Queue(q) => {
+                    text(&q.arguments, "x-dead-letter-exchange").map(|a| ("exchange", a)).into_iter().collect()
+                }
+                Object::Binding(b) => vec![
+                    ("exchange", b.source.clone()),
+                    match &b.target {
+                        Target::Queue(q) => ("queue", q.clone()),
+                        Target::Exchange(x) => ("exchange", x.clone()),
+                    },
+                ],
+                Object::Unbound(_) => Vec::new(),
+            };
+            for need in needs {
+                assert!(there.contains(&need), "{object} needs {need:?}, which comes later or never");
+            }
+            match object {
+                Object::Exchange(x) => drop(there.insert(("exchange", x.name.clone()))),
+                Object::Queue(q) => drop(there.insert(("queue", q.name.clone()))),
+                _ => {}
+            }
+        }
+        let gate = objects.iter().position(|o| matches!(o, Object::Exchange(x) if x.name == "orders.delay"));
+        assert_eq!(gate, Some(objects.len() - 2), "the gate and its binding come last");
+    }
+
+    #[test]
+    fn every_queue_that_dead_letters_does_so_at_least_once_and_none_forgets() {
+        for object in compiled(ORDERS) {
+            let Object::Queue(q) = object else { continue };
+            assert_eq!(text(&q.arguments, "x-queue-type").as_deref(), Some("quorum"), "{}", q.name);
+            for never in ["x-expires", "x-max-length", "x-max-length-bytes", "x-dead-letter-routing-key"] {
+                assert!(!q.arguments.contains_key(never), "{} has {never}", q.name);
+            }
+            if q.arguments.contains_key("x-dead-letter-exchange") {
+                assert_eq!(
+                    text(&q.arguments, "x-dead-letter-strategy").as_deref(),
+                    Some("at-least-once"),
+                    "{}",
+                    q.name
+                );
+                // Without it the strategy silently becomes at-most-once.
+                assert_eq!(text(&q.arguments, "x-overflow").as_deref(), Some("reject-publish"), "{}", q.name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_exact_tier_has_a_binding_for_integers_and_one_for_strings() {
+        let objects = compiled(ORDERS);
+        for value in [Argument::Int(60_000), Argument::Text("60000".into())] {
+            let wanted = Binding {
+                source: "orders.tiers".into(),
+                target: Target::Queue("orders.wait.1m".into()),
+                routing_key: String::new(),
+                arguments: exactly(header::DELAY, value),
+            };
+            assert!(objects.contains(&Object::Binding(wanted)));
+        }
+        assert_eq!(queue(&objects, "orders.wait.1m").get("x-message-ttl"), Some(&Argument::Int(60_000)));
+    }
+
+    /// Two ways out of the fanout would make two messages of one, whatever the files said before.
+    #[test]
+    fn exactly_one_tier_is_the_default_and_the_others_are_unbound() {
+        let ways = |objects: &[Object]| -> Vec<(bool, String)> {
+            objects
+                .iter()
+                .filter_map(|o| match o {
+                    Object::Binding(b) if b.source == "orders.default" => Some((true, format!("{:?}", b.target))),
+                    Object::Unbound(b) if b.source == "orders.default" => Some((false, format!("{:?}", b.target))),
+                    _ => None,
+                })
+                .collect()
+        };
+        let (ten, minute) = (r#"Queue("orders.wait.10s")"#.to_owned(), r#"Queue("orders.wait.1m")"#.to_owned());
+        assert_eq!(ways(&compiled(ORDERS)), [(false, minute.clone()), (true, ten.clone())]);
+        let changed = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "1m""#);
+        assert_eq!(ways(&compiled(&changed)), [(false, ten.clone()), (true, minute.clone())]);
+        let none = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#);
+        assert_eq!(ways(&compiled(&none)), [(false, ten), (false, minute)]);
+    }
+
+    #[test]
+    fn a_bridge_whose_tiers_may_not_be_used_has_them_unbound() {
+        for extra in ["native = false", "cancellable = true"] {
+            let objects = compiled(&ORDERS.replace("[bridge.orders]", &format!("[bridge.orders]\n{extra}")));
+            let tiers = |o: &&Object| matches!(o, Object::Binding(b) if b.source == "orders.tiers");
+            assert_eq!(objects.iter().filter(tiers).count(), 0, "{extra}");
+            let unbound = |o: &&Object| matches!(o, Object::Unbound(b) if b.source == "orders.tiers");
+            assert_eq!(objects.iter().filter(unbound).count(), 4, "{extra}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_exchanges_do_not_depend_on_what_may_change() {
+        let exchanges = |text: &str| -> Vec<Object> {
+            compiled(text).into_iter().filter(|o| matches!(o, Object::Exchange(_))).collect()
+        };
+        let before = exchanges(ORDERS);
+        for (from, to) in [
+            (r#"default_delay = "10s""#, ""),
+            (r#"default_delay = "10s""#, r#"default_delay = "1m""#),
+            (r#"tiers = ["10s", "1m"]"#, r#"tiers = ["10s"]"#),
+            ("[bridge.orders]", "[bridge.orders]\nnative = false"),
+            ("[bridge.orders]", "[bridge.orders]\ncancellable = true"),
+        ] {
+            assert_eq!(exchanges(&ORDERS.replace(from, to)), before, "{to}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_work_exchange_is_bound_but_not_declared() {
+        let objects = compiled(
+            r#"
+            [bridge.orders]
+            work_exchange = { name = "shop", declare = false }
+            [[bridge.orders.queue]]
+            name = "orders.close"
+            bind = ["order.#"]
+        "#,
+        );
+        assert!(!objects.iter().any(|o| matches!(o, Object::Exchange(x) if x.name == "shop")));
+        assert!(objects.iter().any(|o| matches!(o, Object::Binding(b) if b.source == "shop")));
     }
 }

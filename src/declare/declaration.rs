@@ -71,6 +71,9 @@ pub enum Object {
     Queue(Queue),
     /// See [`Binding`].
     Binding(Binding),
+    /// A binding of dwell's own that must not be there: with it a message would go two ways at once, or past the
+    /// daemon although the file says otherwise. An earlier version of the files may have made it.
+    Unbound(Binding),
 }
 
 /// Everything that a topology needs, in an order in which no message can fall through: what catches comes before
@@ -91,6 +94,7 @@ impl Declarations {
             Object::Exchange(_) => (x + 1, q, b),
             Object::Queue(_) => (x, q + 1, b),
             Object::Binding(_) => (x, q, b + 1),
+            Object::Unbound(_) => (x, q, b),
         })
     }
 }
@@ -102,7 +106,7 @@ impl std::fmt::Display for Object {
         match self {
             Object::Exchange(x) => write!(f, "exchange '{}'", x.name),
             Object::Queue(q) => write!(f, "queue '{}'", q.name),
-            Object::Binding(b) => {
+            Object::Binding(b) | Object::Unbound(b) => {
                 let (kind, to) = match &b.target {
                     Target::Queue(q) => ("queue", q),
                     Target::Exchange(x) => ("exchange", x),

@@ -159,10 +159,14 @@ impl Store {
     }
 
     /// Is the server there, master, durable as asked, without an evicting policy, and of the same shard count? Asked
-    /// anew each time, also on each new connection. Fails as any call does.
+    /// anew each time, also on each new connection. Fails as any call does, and where it is out of memory: what waits is
+    /// still released then, but nothing can be parked.
     pub async fn check(&self) -> Result<Health, Error> {
         let live = self.0.talk.live("check").await?;
         let facts = self.0.talk.examine(&live).await.map_err(|error| error.of("check", None))?;
+        if facts.full {
+            return Err(Error::new("check", None, Kind::Full));
+        }
         let skew_ms = self.skew().await?;
         Ok(Health { server: facts.server, guarantee: facts.guarantee, skew_ms, policy: facts.policy })
     }

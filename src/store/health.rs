@@ -42,6 +42,8 @@ pub(super) struct Facts {
     pub(super) server: String,
     pub(super) guarantee: Guarantee,
     pub(super) policy: String,
+    /// At `maxmemory` or above: it refuses parks and nothing else, so only [`check`](super::Store::check) minds.
+    pub(super) full: bool,
 }
 
 /// Commands whose answers [`judge`] reads, in this order. They write nothing.
@@ -166,7 +168,11 @@ fn fitness(info: &HashMap<String, String>, appendfsync: Option<&str>, durability
     } else {
         Guarantee::Everysec
     };
-    Ok(Facts { server, guarantee, policy })
+    // As Redis itself counts it: buffers for replicas and the append-only file do not.
+    let bytes = |field: &str| get(field).parse::<u64>().unwrap_or(0);
+    let used = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
+    let full = bytes("maxmemory") > 0 && used > bytes("maxmemory");
+    Ok(Facts { server, guarantee, policy, full })
 }
 
 /// Major and minor.
@@ -218,6 +224,17 @@ mod tests {
         let error = fitness(&info(changes), appendfsync, Durability::Fsync).expect_err("it should be refused");
         assert!(error.is_fatal(), "{error}");
         error.to_string()
+    }
+
+    #[test]
+    fn full_is_above_maxmemory_and_never_without_one() {
+        for (used, uncounted, maximum, full) in
+            [("900", "0", "0", false), ("900", "0", "1000", false), ("1001", "0", "1000", true), ("1001", "1", "1000", false)]
+        {
+            let info =
+                info(&[("used_memory", used), ("mem_not_counted_for_evict", uncounted), ("maxmemory", maximum)]);
+            assert_eq!(fitness(&info, None, Durability::Fsync).expect("fit").full, full, "{used} of {maximum}");
+        }
     }
 
     #[test]

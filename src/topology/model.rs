@@ -159,6 +159,12 @@ impl Bridge {
     pub fn uses_tiers(&self) -> bool {
         self.native && !self.cancellable && self.work_exchange.declare
     }
+
+    /// The tier in which the broker alone delays what has no delay header.
+    #[must_use]
+    pub fn native_default(&self) -> Option<Millis> {
+        self.default_delay.filter(|ttl| self.uses_tiers() && self.tiers.contains(ttl))
+    }
 }
 
 // === impl ExchangeKind ===

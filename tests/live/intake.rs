@@ -17,9 +17,9 @@ name = "work"
 bind = ["#"]
 "##;
 
-/// Cases B01, B02, B05, B06, B17, B18, B20 and the forms of `x-deliver-at`, published together.
+/// Cases B01, B02, B05, B06, B17, B18, B20, B111 and the forms of `x-deliver-at`, published together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b01_b02_b05_b06_b17_b18_b20_every_form_of_a_delay_is_met_or_rejected() {
+async fn b01_b02_b05_b06_b17_b18_b20_b111_every_form_of_a_delay_is_met_or_rejected() {
     use AMQPValue as V;
     let bench = Bench::new("forms", ONE);
     let mut daemon = bench.daemon().await;
@@ -256,6 +256,33 @@ async fn b31_b32_an_expiration_does_not_make_a_message_early_nor_lose_it_while_t
     assert_eq!(client.depth("dwell.rejected").await, 0);
     bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;
     assert_eq!(work.count(), 10, "each once");
+}
+
+/// Case B34: the broker would close the channel over an `expiration` that is no number. One can only come by a history
+/// of deaths that somebody has written; it is dropped, and the message is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b34_a_bad_expiration_in_a_history_of_deaths_is_dropped_and_costs_no_channel() {
+    let bench = Bench::new("badexp", ONE);
+    let mut daemon = bench.daemon().await;
+    let client = bench.client().await;
+    let work = client.collect("work").await;
+    let cases = ["10.5", "1e3", "", " 10", "-1", "315360000001", "60000"];
+    for original in cases {
+        let mut death = FieldTable::default();
+        for (name, value) in [("queue", "b.intake"), ("reason", "expired"), ("original-expiration", original)] {
+            death.insert(name.into(), text(value));
+        }
+        let deaths = AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::FieldTable(death)]));
+        // By the default exchange, straight into the queue where the intake's dead letters go.
+        client.publish(&Out::new("", "b.intake.late", original).delay_ms(300).header("x-death", deaths)).await;
+    }
+    for arrival in work.wait(cases.len(), SOON).await {
+        let expected = (arrival.text() == "60000").then_some("60000");
+        assert_eq!(arrival.properties.expiration().as_ref().map(|e| e.as_str()), expected, "'{}'", arrival.text());
+    }
+    assert_eq!(client.depth("dwell.rejected").await, 0);
+    bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;
+    assert_eq!(work.count(), cases.len(), "each once");
 }
 
 /// Case B12: what RabbitMQ itself refuses (a TTL above ten years) stops the daemon before it touches anything.

@@ -4,9 +4,14 @@
 //! variables (`make services`); tests that kill a server start one of their own.
 #![allow(missing_docs)] // The sentence names are the documentation.
 
+mod connect;
 mod declare;
+mod examples;
+mod faults;
 mod intake;
+mod preserve;
 mod pump;
+mod several;
 mod shutdown;
 mod support;
 mod tiers;

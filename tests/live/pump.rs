@@ -1,7 +1,7 @@
 //! What is due comes out of the store, whatever else is due beside it.
 
 use lapin::ExchangeKind;
-use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
+use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 
 use crate::support::{Bench, Client, Out, SLACK, SOON, ms, until};
@@ -125,7 +125,7 @@ async fn b79_a_bridge_without_its_target_stalls_no_other_and_recovers() {
         .collect();
     client.publish_all(&bad).await;
     until("the pump has met the missing exchange", SOON, async || {
-        (daemon.metric(r#"dwell_publishes_total{bridge="f",outcome="refused"}"#) > 0.0).then_some(())
+        (daemon.metric(r#"dwell_publishes_ended_total{bridge="f",outcome="refused"}"#) > 0.0).then_some(())
     })
     .await;
     let outs: Vec<Out> =
@@ -139,9 +139,61 @@ async fn b79_a_bridge_without_its_target_stalls_no_other_and_recovers() {
         assert!(late < SLACK / 2, "'{i}' is {late:?} late beside a broken bridge");
     }
     assert_eq!(foreign.count(), 0);
+    // The exchange comes back; the binding by us a moment later: what is tried in between is unroutable, and rests.
     declare_theirs(&client).await;
-    foreign.wait(60, SOON * 2).await;
+    channel
+        .queue_bind(
+            "foreign".into(),
+            "theirs".into(),
+            "job.#".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .expect("bound");
+    let unrouted = client.collect("f.unrouted").await;
+    until("all sixty have come out", SOON * 2, async || (foreign.count() + unrouted.count() >= 60).then_some(())).await;
+    bench.quiet("f", &daemon).await;
     bench.ends_empty("f", std::slice::from_mut(&mut daemon)).await;
-    assert_eq!(good.count(), 100, "each once");
+    assert_eq!((good.count(), foreign.count() + unrouted.count()), (100, 60), "each once");
     assert_eq!(client.depth("dwell.rejected").await, 0);
+}
+
+/// Case B36: a full work queue refuses (nack); what it refused stays in the intake or the store and is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b36_a_full_work_queue_holds_its_messages_back_and_loses_none() {
+    let mut bench = Bench::new(
+        "full",
+        r##"
+        version = 1
+        [bridge.b]
+        native = false
+        [[bridge.b.queue]]
+        name = "work"
+        bind = ["#"]
+        arguments = { x-max-length = 2 }
+        "##,
+    );
+    bench.short_lease();
+    let mut daemon = bench.daemon().await;
+    let client = bench.client().await;
+    let outs: Vec<Out> =
+        (0..40).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(if i % 2 == 0 { 0 } else { 300 })).collect();
+    // One after the other: a quorum queue notices that it is full a moment late.
+    for out in &outs {
+        client.publish(out).await;
+    }
+    until("the queue has refused some", SOON, async || {
+        (daemon.metric(r#"dwell_publishes_ended_total{bridge="b",outcome="nacked"}"#) > 0.0).then_some(())
+    })
+    .await;
+    let work = client.collect("work").await;
+    until("all have come", SOON * 3, async || {
+        let came: std::collections::BTreeSet<String> = work.now().iter().map(crate::support::Arrival::text).collect();
+        (came.len() == outs.len()).then_some(())
+    })
+    .await;
+    bench.quiet("b", &daemon).await;
+    bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;
+    assert_eq!(work.count(), outs.len(), "each once");
 }

@@ -56,7 +56,7 @@ async fn b139_a_second_signal_leaves_at_once() {
     let outs: Vec<Out> = (0..50).map(|i| Out::new("b.delay", "k", &i.to_string()).delay_ms(1200)).collect();
     client.publish_all(&outs).await;
     until("all are taken in", SOON, async || {
-        (daemon.metric(r#"dwell_taken_in_total{bridge="b"}"#) >= 50.0).then_some(())
+        (daemon.metric(r#"dwell_intake_deliveries_total{bridge="b"}"#) >= 50.0).then_some(())
     })
     .await;
     daemon.signal(Signal::TERM);

@@ -102,9 +102,16 @@ pub struct Private {
 /// A way to a server that a test may close, cut and freeze.
 pub struct Proxy {
     address: SocketAddr,
+    url: String,
     target: String,
     frozen: tokio::sync::watch::Sender<bool>,
     task: Option<tokio::task::JoinHandle<()>>,
+}
+
+/// A user of RabbitMQ's, in one bench's vhost. Dropping it deletes it.
+pub struct User<'a> {
+    bench: &'a Bench,
+    pub name: String,
 }
 
 /// Dice that can be thrown again: the seed is printed, and `DWELL_TEST_SEED` sets it.
@@ -141,6 +148,20 @@ pub async fn throughout(what: &str, during: Duration, mut holds: impl AsyncFnMut
         assert!(holds().await, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Runs one future for each input, each on a thread and runtime of its own, side by side; fails with the first that
+/// fails, after all have ended.
+pub fn in_lanes<T: Send>(inputs: impl IntoIterator<Item = T>, lane: impl AsyncFn(T) + Sync) {
+    std::thread::scope(|scope| {
+        let lane = &lane;
+        for input in inputs {
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+                runtime.expect("a runtime").block_on(lane(input));
+            });
+        }
+    });
 }
 
 /// Notes a test that cannot run here; `make test` lists and counts them.
@@ -328,6 +349,24 @@ impl Bench {
             .expect("ZRANGE");
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Milliseconds, far below 2^53.
         scored.into_iter().map(|(_, score)| score as u64).collect()
+    }
+
+    /// Waits until a daemon has nothing in hand and nothing left to do: the intake is empty, all that was taken in is
+    /// answered, and the store is empty.
+    pub async fn quiet(&self, bridge: &str, daemon: &Daemon) {
+        let client = self.client().await;
+        until(&format!("bridge {bridge} has nothing left to do"), SOON, async || {
+            let taken = daemon.metric(&format!(r#"dwell_intake_deliveries_total{{bridge="{bridge}"}}"#));
+            let answered: f64 = ["acked", "requeued", "lost"]
+                .into_iter()
+                .map(|o| daemon.metric(&format!(r#"dwell_intake_settled_total{{bridge="{bridge}",outcome="{o}"}}"#)))
+                .sum();
+            let waiting =
+                client.depth(&format!("{bridge}.intake")).await + client.depth(&format!("{bridge}.intake.late")).await;
+            let idle = waiting == 0 && (taken - answered).abs() < 0.1 && self.stored(bridge) == 0;
+            idle.then_some(())
+        })
+        .await;
     }
 
     /// Stops the daemons gracefully, and makes sure that nothing is left on the way: neither in the store nor in any of
@@ -712,7 +751,13 @@ impl Proxy {
         url.set_host(Some("127.0.0.1")).expect("a host can be set");
         url.set_port(Some(address.port())).expect("a port can be set");
         let frozen = tokio::sync::watch::Sender::new(false);
-        (Proxy { address, target, frozen, task: None }, url.to_string())
+        let url = url.to_string();
+        (Proxy { address, url: url.clone(), target, frozen, task: None }, url)
+    }
+
+    /// The server's address by this way.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Opens the way.
@@ -777,6 +822,30 @@ async fn carry(
         if n == 0 || frozen.wait_for(|frozen| !frozen).await.is_err() || to.write_all(&buffer[..n]).await.is_err() {
             return;
         }
+    }
+}
+
+// === impl User ===
+
+impl User<'_> {
+    /// With all rights but to configure, which `configure` says.
+    pub fn new<'a>(bench: &'a Bench, name: &str, password: &str, configure: &str) -> User<'a> {
+        let user = User { bench, name: format!("{}-{name}", bench.vhost) };
+        let secret = serde_json::json!({ "password": password, "tags": "" });
+        let (status, answer) = bench.manage("PUT", &format!("/api/users/{}", user.name), Some(secret));
+        assert!(matches!(status, 201 | 204), "{status} {answer}");
+        let rights = serde_json::json!({ "configure": configure, "write": ".*", "read": ".*" });
+        let path = format!("/api/permissions/{}/{}", bench.vhost, user.name);
+        let (status, answer) = bench.manage("PUT", &path, Some(rights));
+        assert!(matches!(status, 201 | 204), "{status} {answer}");
+        user
+    }
+}
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        let url = format!("{}/api/users/{}", self.bench.services.management, self.name);
+        let _ = ureq_agent().delete(url).call();
     }
 }
 
