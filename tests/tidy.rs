@@ -72,7 +72,10 @@ fn every_script_begins_with_what_it_takes_and_returns() {
     for (name, text) in files("src", "lua") {
         let heading: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
         let verb = Path::new(&name).file_stem().expect("a name").to_string_lossy().into_owned();
-        assert!(heading.first().is_some_and(|line| line.starts_with(&format!("-- {verb}: "))), "{name}: its verb first");
+        assert!(
+            heading.first().is_some_and(|line| line.starts_with(&format!("-- {verb}: "))),
+            "{name}: its verb first"
+        );
         for word in ["KEYS", "ARGV", "Returns"] {
             assert!(heading.iter().any(|line| line.contains(word)), "{name}: the heading does not say {word}");
         }
@@ -163,8 +166,8 @@ fn case_ids_in_test_names_are_in_the_list() {
             let Some((_, rest)) = line.split_once("fn b") else { continue };
             let function = format!("b{}", rest.split('(').next().unwrap_or_default());
             for part in function.split('_') {
-                let is_id = part.len() >= 3
-                    && part.strip_prefix('b').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+                let is_id =
+                    part.len() >= 3 && part.strip_prefix('b').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
                 if !is_id {
                     break;
                 }

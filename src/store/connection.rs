@@ -236,7 +236,8 @@ impl Slot {
             .await
             .map_err(|_| Error::new("connect", None, Kind::Timeout(millis(self.timeout))))?
             .map_err(|error| Error::sort("connect", None, &error))?;
-        let facts = Facts { server: String::new(), guarantee: health::Guarantee::Memory, policy: String::new(), full: false };
+        let facts =
+            Facts { server: String::new(), guarantee: health::Guarantee::Memory, policy: String::new(), full: false };
         let mut live = Live { connection, facts, number };
         live.facts = self.ask(&live).await?;
 

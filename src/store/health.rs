@@ -228,11 +228,13 @@ mod tests {
 
     #[test]
     fn full_is_above_maxmemory_and_never_without_one() {
-        for (used, uncounted, maximum, full) in
-            [("900", "0", "0", false), ("900", "0", "1000", false), ("1001", "0", "1000", true), ("1001", "1", "1000", false)]
-        {
-            let info =
-                info(&[("used_memory", used), ("mem_not_counted_for_evict", uncounted), ("maxmemory", maximum)]);
+        for (used, uncounted, maximum, full) in [
+            ("900", "0", "0", false),
+            ("900", "0", "1000", false),
+            ("1001", "0", "1000", true),
+            ("1001", "1", "1000", false),
+        ] {
+            let info = info(&[("used_memory", used), ("mem_not_counted_for_evict", uncounted), ("maxmemory", maximum)]);
             assert_eq!(fitness(&info, None, Durability::Fsync).expect("fit").full, full, "{used} of {maximum}");
         }
     }

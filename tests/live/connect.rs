@@ -36,10 +36,7 @@ async fn b125_each_way_to_fail_to_connect_has_its_own_words() {
         (local(free_address().port()), "no TCP connection"),
     ] {
         let mut daemon = bench.start(&[("DWELL_AMQP__URL", &url)]);
-        until(&format!("the log speaks of '{words}'"), SOON, async || {
-            daemon.log().contains(words).then_some(())
-        })
-        .await;
+        until(&format!("the log speaks of '{words}'"), SOON, async || daemon.log().contains(words).then_some(())).await;
         assert!(!daemon.log().contains("wrong-password"), "no password in the log");
         assert_eq!(daemon.get("/healthz").0, 200);
         daemon.stop().await;
