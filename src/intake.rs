@@ -88,6 +88,8 @@ struct Taken {
     since_ms: u64,
     redelivered: bool,
     attempts: u32,
+    /// An object that it needs was not there: the topology is asserted again before it is tried again.
+    missed: bool,
     /// A resting place that overrides the decision, after the broker refused the message.
     fate: Option<Reason>,
 }
@@ -115,8 +117,6 @@ struct Session {
     deferred: VecDeque<(Instant, Taken)>,
     frame_max: u32,
     user: String,
-    /// The topology is to be asserted again before the next attempt: something that should be there is gone.
-    reassert: bool,
 }
 
 /// Messages looked at in one pass. Each pass hears its confirms as one batch; at this size a pass takes some
@@ -188,7 +188,6 @@ impl Intake {
             deferred: VecDeque::new(),
             frame_max: connection.frame_max(),
             user: connection.user().to_owned(),
-            reassert: false,
         };
         let part = Part::Intake(self.bridge.to_string());
         self.health.set(part.clone(), None);
@@ -217,6 +216,11 @@ impl Intake {
                 // Also where nothing comes any more, because all of the prefetch is held.
                 () = tokio::time::sleep(AGE_CHECK) => Vec::new(),
             };
+            if batch.iter().any(|taken| taken.missed) {
+                // Not right after the miss but now: what came back meanwhile (an exchange without its bindings) must be
+                // whole before the message meets it.
+                self.assert_topology(connection).await?;
+            }
             let counts = self.run_once(batch, session).await;
             if *cautious && counts.placed + counts.parking > 0 {
                 // It has passed; the next session takes full measure again.
@@ -225,10 +229,6 @@ impl Intake {
                     what: "taking one message at a time".into(),
                     why: "the message that could not be parsed has passed".into(),
                 });
-            }
-            if session.reassert {
-                session.reassert = false;
-                self.assert_topology(connection).await?;
             }
             self.check_age(session)?;
         }
@@ -301,7 +301,19 @@ impl Intake {
         if redelivered {
             message.mark_redelivered();
         }
-        Taken { id, message, receipt, wish, due, since, since_ms: now_ms, redelivered, attempts: 0, fate: None }
+        Taken {
+            id,
+            message,
+            receipt,
+            wish,
+            due,
+            since,
+            since_ms: now_ms,
+            redelivered,
+            attempts: 0,
+            missed: false,
+            fate: None,
+        }
     }
 
     /// The next thing to do with a message, by the decision table; after a first attempt with what is left of its wait.
@@ -467,7 +479,7 @@ impl Intake {
                 pause = false;
             }
             // A buffer queue or a resting queue is gone.
-            Outcome::Returned { .. } | Outcome::Refused { code: 404, .. } => session.reassert = true,
+            Outcome::Returned { .. } | Outcome::Refused { code: 404, .. } => taken.missed = true,
             Outcome::Refused { code, text } => {
                 self.rested.note(Reason::BadEnvelope, &format!("the broker refuses it: {code} {text}"));
                 if reason.is_some() {
@@ -496,7 +508,7 @@ impl Intake {
             Err(declare::Error::Stopped { source, .. }) => Err(source),
             // Somebody changed or forbade an object while we ran: consuming what is there is better than nothing.
             Err(refused @ declare::Error::Refused(_)) => {
-                tracing::error!(bridge = %self.bridge, error = %refused, "part of the topology cannot be asserted");
+                self.rested.note_refusal(&refused.to_string());
                 Ok(())
             }
         }

@@ -30,6 +30,14 @@ impl Rested {
         }
     }
 
+    /// Part of the topology cannot be asserted.
+    pub fn note_refusal(&self, refused: &str) {
+        if let Some(quiet) = self.throttle.admit("refusal", Instant::now()) {
+            tracing::error!(bridge = %self.bridge, refused = %refused, more_since_last = quiet,
+                "part of the topology cannot be asserted; what is there is used");
+        }
+    }
+
     /// A message could not be placed and will be tried again.
     pub fn note_trouble(&self, detail: &str) {
         if let Some(quiet) = self.throttle.admit("trouble", Instant::now()) {
