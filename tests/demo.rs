@@ -2,7 +2,10 @@
 //!
 //! Needs the services of `make services`; without their addresses the runs are skipped by name.
 
-#[allow(dead_code)] // The demo uses all of it; its table is also tested alone.
+#[allow(dead_code)] // The demo uses all of it.
+#[path = "../examples/demo/ground.rs"]
+mod ground;
+#[allow(dead_code)] // The same.
 #[path = "../examples/demo/table.rs"]
 mod table;
 
@@ -43,6 +46,29 @@ fn a_tier_that_the_daemon_must_stand_in_for_fails_the_demo() {
     assert!(out.contains("a tier, as an integer (x-delay: 1000) should have come by RabbitMQ alone"), "{out}");
     assert!(!out.contains("MISSING"), "it comes all the same: {out}");
     assert_nothing_is_left(&out);
+}
+
+/// `examples/publish.py`, the example of the README, on `topology/orders.toml`.
+#[tokio::test]
+async fn the_python_example_publishes_and_consumes_ten_seconds_later() {
+    let name = "the_python_example_publishes_and_consumes_ten_seconds_later";
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = root.join(".dev/venv/bin/python");
+    if std::env::var_os("DWELL_TEST_AMQP_URL").is_none() || !python.exists() {
+        return skip(name, "no services, or no .dev/venv: make services");
+    }
+    let mut ground = ground::Ground::prepare().unwrap();
+    let topology = std::fs::read_to_string(root.join("topology/orders.toml")).unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_dwell"));
+    ground.start_daemon(program, &topology, Duration::from_secs(2 * 86_400)).await.unwrap();
+
+    let began = std::time::Instant::now();
+    let mut command = Command::new(python);
+    command.arg(root.join("examples/publish.py")).env("AMQP_URL", ground.amqp.as_str());
+    let said = command.output().unwrap();
+    assert!(said.status.success(), "{}", shown(&said));
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "order.4711.close close it unless it was paid\n");
+    assert!(began.elapsed() >= Duration::from_secs(10), "it came early: {:?}", began.elapsed());
 }
 
 /// `None`: skipped, and said so.

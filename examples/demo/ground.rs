@@ -15,6 +15,7 @@ use url::Url;
 pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
 /// The bridge of the demo.
+#[allow(dead_code)] // A test stands on this ground too, with a topology of its own.
 pub const TOPOLOGY: &str = r#"version = 1
 
 [bridge.orders]
@@ -71,7 +72,12 @@ impl Ground {
     }
 
     /// Writes settings and topology, starts the daemon on them and waits until it is ready.
-    pub async fn start_daemon(&mut self, program: &Path, broker_limit: Duration) -> Result<(), Trouble> {
+    pub async fn start_daemon(
+        &mut self,
+        program: &Path,
+        topology_file: &str,
+        broker_limit: Duration,
+    ) -> Result<(), Trouble> {
         // Taken and given back: another process may take it in between, and the daemon then says so.
         let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let settings = self.folder.path().join("dwell.toml");
@@ -88,7 +94,7 @@ impl Ground {
             ),
         )?;
         std::fs::create_dir(&topology)?;
-        std::fs::write(topology.join("orders.toml"), TOPOLOGY)?;
+        std::fs::write(topology.join("orders.toml"), topology_file)?;
 
         let log = File::create(self.log())?;
         let mut command = Command::new(program);

@@ -126,7 +126,7 @@ async fn run(arguments: &Arguments, ground: &mut Ground) -> Result<bool, Trouble
         Some(program) => program.clone(),
         None => beside_this_program()?,
     };
-    ground.start_daemon(&program, BROKER_LIMIT).await?;
+    ground.start_daemon(&program, TOPOLOGY, BROKER_LIMIT).await?;
     let connection = Connection::connect(ground.amqp.as_str(), ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     if let Some(broken) = arguments.broken {
