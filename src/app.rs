@@ -148,7 +148,7 @@ impl App {
                 () = stop.cancelled() => return Ok(()),
                 connection = link.connection() => connection,
             };
-            match declare::apply(connection.clone(), &declarations).await {
+            match declare::apply(connection.clone(), &declarations, self.store.as_ref()).await {
                 Ok(()) => break connection,
                 // Lost in the middle: the next connection begins again, and what is declared stays so.
                 Err(declare::Error::Stopped { at, source }) => {
@@ -204,6 +204,7 @@ impl App {
             link,
             publisher: self.publisher(&publishing),
             parking,
+            store: self.store.clone(),
             prefetch: self.settings.amqp.prefetch,
             // Handing over takes longer only where the broker takes nothing; a stop must not wait for that.
             publish_timeout: self.settings.run.confirm_timeout.to_std().min(HAND_OVER),

@@ -28,7 +28,7 @@ use crate::names;
 use crate::parking::{Parking, ToPark};
 use crate::reason::Reason;
 use crate::rested::Rested;
-use crate::store::{Id, Meta};
+use crate::store::{Id, Meta, Store};
 
 /// What one bridge's intake works with.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub struct Intake {
     pub publisher: Publisher,
     /// The way into the store; `None` without one.
     pub parking: Option<Parking>,
+    /// The store itself, which remembers what was bound; `None` without one.
+    pub store: Option<Store>,
     /// Unacknowledged messages at most.
     pub prefetch: u16,
     /// How long one publish may take to be handed over.
@@ -277,7 +279,10 @@ impl Intake {
                 // Also where nothing comes any more, because all of the prefetch is held.
                 () = tokio::time::sleep(AGE_CHECK) => Vec::new(),
             };
-            let missed = batch.iter_mut().fold(false, |any, taken| std::mem::take(&mut taken.missed) || any);
+            let mut missed = false;
+            for taken in &mut batch {
+                missed |= std::mem::take(&mut taken.missed);
+            }
             if missed && session.asserted.elapsed() > ASSERT_AGAIN {
                 // Not right after the miss but now: what came back meanwhile (an exchange without its bindings) must be
                 // whole before the message meets it.
@@ -572,7 +577,7 @@ impl Intake {
     }
 
     async fn assert_topology(&self, connection: &Arc<Connection>) -> Result<(), broker::Error> {
-        match declare::apply(connection.clone(), &self.declarations).await {
+        match declare::apply(connection.clone(), &self.declarations, self.store.as_ref()).await {
             Ok(()) => Ok(()),
             Err(declare::Error::Stopped { source, .. }) => Err(source),
             // Somebody changed or forbade an object while we ran: consuming what is there is better than nothing.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::declaration::{Declarations, Object};
+use super::declaration::{Arguments, Binding, Declarations, DefaultWay, Object, Target};
 use crate::broker::admin::{Admin, DeclareError};
 use crate::broker::{self, Connection};
+use crate::store::Store;
 
 /// The topology could not be declared as it stands.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +44,11 @@ pub struct Refusal {
 ///
 /// # Errors
 /// [`Error::Refused`] with every refusal; [`Error::Stopped`] where the connection was lost.
-pub async fn apply(connection: Arc<Connection>, declarations: &Declarations) -> Result<(), Error> {
+pub async fn apply(
+    connection: Arc<Connection>,
+    declarations: &Declarations,
+    store: Option<&Store>,
+) -> Result<(), Error> {
     let mut admin = Admin::new(connection);
     let mut refusals = Vec::new();
     for object in &declarations.objects {
@@ -53,7 +58,66 @@ pub async fn apply(connection: Arc<Connection>, declarations: &Declarations) -> 
             Err(DeclareError::Broker(source)) => return Err(Error::Stopped { at: object.to_string(), source }),
         }
     }
+    for way in &declarations.defaults {
+        match lead(&mut admin, way, store).await {
+            Ok(()) => {}
+            Err(DeclareError::Refused { code, text }) => {
+                let object = Object::Binding(binding(way, way.queue.as_deref().unwrap_or_default()));
+                refusals.push(explain(&object, code, &text));
+            }
+            Err(DeclareError::Broker(source)) => return Err(Error::Stopped { at: way.exchange.clone(), source }),
+        }
+    }
     if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
+}
+
+/// Makes the way of messages without a header lead to one queue.
+///
+/// In this order: remember ours, unbind every other that was ever remembered, bind ours, look again. Whatever is
+/// unbound between is caught by the intake. A crash after remembering leaves one name too many in the memory, never one
+/// too few. Two daemons with different files that do this at once end with one of the two queues, or with none.
+async fn lead(admin: &mut Admin, way: &DefaultWay, store: Option<&Store>) -> Result<(), DeclareError> {
+    for _ in 0..LOOKS {
+        let remembered = match (store, &way.queue) {
+            (None, _) => Vec::new(),
+            (Some(store), queue) => match store.remember_default(&way.bridge, queue.as_deref()).await {
+                Ok(remembered) => remembered,
+                Err(error) => {
+                    // What an earlier file has bound cannot be known now. Without a binding of ours nothing can come
+                    // twice: either the old one holds still, or the intake decides.
+                    tracing::warn!(bridge = %way.bridge, error = %error,
+                        "the store does not answer, so the default delay goes through the daemon for now");
+                    return Ok(());
+                }
+            },
+        };
+        let strangers: Vec<String> =
+            remembered.into_iter().filter(|queue| Some(queue) != way.queue.as_ref()).collect();
+        for queue in strangers.iter().chain(&way.others) {
+            admin.declare(&Object::Unbound(binding(way, queue))).await?;
+        }
+        if let Some(queue) = &way.queue {
+            admin.declare(&Object::Binding(binding(way, queue))).await?;
+        }
+        let Some(store) = store.filter(|_| !strangers.is_empty()) else { return Ok(()) };
+        if let Err(error) = store.forget_defaults(&way.bridge, &strangers).await {
+            tracing::debug!(bridge = %way.bridge, error = %error, "an unbound default stays remembered; that costs nothing");
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// How often the memory is looked at again after a stranger was found: another daemon may be doing the same.
+const LOOKS: usize = 4;
+
+fn binding(way: &DefaultWay, queue: &str) -> Binding {
+    Binding {
+        source: way.exchange.clone(),
+        target: Target::Queue(queue.to_owned()),
+        routing_key: String::new(),
+        arguments: Arguments::new(),
+    }
 }
 
 /// The broker's words → object, argument, both values, and the way out.
@@ -122,7 +186,7 @@ fn render(refusals: &[Refusal]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::declare::declaration::{Arguments, Queue};
+    use crate::declare::declaration::Queue;
 
     #[test]
     fn the_brokers_words_become_object_argument_and_both_values() {

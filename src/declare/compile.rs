@@ -15,7 +15,7 @@
 //! of an exchange cannot be changed while messages pass through it. What a bridge uses of the chain is said by
 //! bindings alone, which can be changed at any time.
 
-use super::declaration::{Argument, Arguments, Binding, Declarations, Exchange, Object, Queue, Target};
+use super::declaration::{Argument, Arguments, Binding, Declarations, DefaultWay, Exchange, Object, Queue, Target};
 use crate::duration::Millis;
 use crate::names::{self, header};
 use crate::topology::{self, Bridge, QueueType, Topology, WorkQueue};
@@ -44,7 +44,7 @@ pub fn compile(topology: &Topology, prefix: &str) -> Declarations {
     for bridge in &topology.bridges {
         compile_bridge(bridge, &rejected, &place, &mut out);
     }
-    Declarations { objects: out.objects }
+    Declarations { objects: out.objects, defaults: out.defaults }
 }
 
 fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builder) {
@@ -102,11 +102,6 @@ fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builde
     out.bind(&rest, Target::Exchange(intake.clone()), "", has_delay);
     for &ttl in &bridge.tiers {
         let buffer = Target::Queue(names::buffer(b, ttl));
-        // Unbound before anything is bound; the intake catches what comes between. Two bindings of the fanout would
-        // make two messages of one.
-        if bridge.native_default() != Some(ttl) {
-            out.unbind(&default, buffer.clone(), Arguments::new());
-        }
         // All integer types match one integer binding; a string needs its own.
         for value in [Argument::Int(as_int(ttl)), Argument::Text(ttl.0.to_string())] {
             if bridge.uses_tiers() {
@@ -116,9 +111,13 @@ fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builde
             }
         }
     }
-    if let Some(ttl) = bridge.native_default() {
-        out.bind(&default, Target::Queue(names::buffer(b, ttl)), "", Arguments::new());
-    }
+    let native = bridge.native_default();
+    out.defaults.push(DefaultWay {
+        bridge: bridge.name.clone(),
+        exchange: default,
+        queue: native.map(|ttl| names::buffer(b, ttl)),
+        others: bridge.tiers.iter().filter(|ttl| native != Some(**ttl)).map(|ttl| names::buffer(b, *ttl)).collect(),
+    });
 
     // The gate, where publishers enter, last.
     out.exchange(&bridge.exchange, "headers", false, Some(&tiers));
@@ -198,6 +197,7 @@ impl From<&topology::Argument> for Argument {
 #[derive(Default)]
 struct Builder {
     objects: Vec<Object>,
+    defaults: Vec<DefaultWay>,
 }
 
 impl Builder {
@@ -331,25 +331,22 @@ mod tests {
         assert_eq!(queue(&objects, "orders.wait.1m").get("x-message-ttl"), Some(&Argument::Int(60_000)));
     }
 
-    /// Two ways out of the fanout would make two messages of one, whatever the files said before.
     #[test]
-    fn exactly_one_tier_is_the_default_and_the_others_are_unbound() {
-        let ways = |objects: &[Object]| -> Vec<(bool, String)> {
-            objects
-                .iter()
-                .filter_map(|o| match o {
-                    Object::Binding(b) if b.source == "orders.default" => Some((true, format!("{:?}", b.target))),
-                    Object::Unbound(b) if b.source == "orders.default" => Some((false, format!("{:?}", b.target))),
-                    _ => None,
-                })
-                .collect()
+    fn one_tier_is_the_default_and_the_others_may_not_be_bound() {
+        let way = |text: &str| {
+            let text = format!("version = 1\n{text}");
+            let loaded = parse_texts(vec![("test.toml".into(), text)], &Limits::default());
+            let topology = loaded.topology.unwrap_or_else(|| panic!("{:?}", loaded.problems));
+            let way = compile(&topology, "dwell").defaults.remove(0);
+            (way.queue, way.others)
         };
-        let (ten, minute) = (r#"Queue("orders.wait.10s")"#.to_owned(), r#"Queue("orders.wait.1m")"#.to_owned());
-        assert_eq!(ways(&compiled(ORDERS)), [(false, minute.clone()), (true, ten.clone())]);
+        let (ten, minute) = ("orders.wait.10s".to_owned(), "orders.wait.1m".to_owned());
+        assert_eq!(way(ORDERS), (Some(ten.clone()), vec![minute.clone()]));
         let changed = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "1m""#);
-        assert_eq!(ways(&compiled(&changed)), [(false, ten.clone()), (true, minute.clone())]);
-        let none = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#);
-        assert_eq!(ways(&compiled(&none)), [(false, ten), (false, minute)]);
+        assert_eq!(way(&changed), (Some(minute.clone()), vec![ten.clone()]));
+        for none in [ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#), ORDERS.replace("[bridge.orders]", "[bridge.orders]\nnative = false")] {
+            assert_eq!(way(&none), (None, vec![ten.clone(), minute.clone()]));
+        }
     }
 
     #[test]

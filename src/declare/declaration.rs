@@ -82,6 +82,24 @@ pub enum Object {
 pub struct Declarations {
     /// The objects, in order.
     pub objects: Vec<Object>,
+    /// Each bridge's way for messages without a delay header.
+    pub defaults: Vec<DefaultWay>,
+}
+
+/// Where a bridge's messages without a delay header go inside the broker: to one buffer queue, or to the intake.
+///
+/// The exchange is a fanout, so it must lead to one queue at most: with two, one message would become two. AMQP cannot
+/// list bindings, so what earlier files have bound there is remembered in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultWay {
+    /// The bridge.
+    pub bridge: String,
+    /// The fanout, `<bridge>.default`; its alternate exchange leads to the intake.
+    pub exchange: String,
+    /// The buffer queue of `default_delay`; `None`: the intake decides.
+    pub queue: Option<String>,
+    /// The other tiers' buffer queues in the files: they must not be bound.
+    pub others: Vec<String>,
 }
 
 // === impl Declarations ===
