@@ -406,6 +406,50 @@ impl Store {
             names.into_iter().zip(counts).filter(|(_, counts)| counts.iter().any(|count| *count != Value::Int(0)));
         Ok(full.map(|(name, _)| name).collect())
     }
+
+    /// Notes that a buffer queue may be bound to a bridge's default exchange from now on, as durably as a park, and
+    /// returns all that may be, this one among them, in the order of their names. AMQP cannot list bindings, and two of
+    /// them make two messages of one: whoever binds one first unbinds the others.
+    ///
+    /// To be called before the queue is bound. After an error it may have been noted all the same, which costs an
+    /// unbinding of what is not bound.
+    pub async fn remember_default(&self, bridge: &str, queue: &str) -> Result<Vec<String>, Error> {
+        let key = self.0.keys.defaults(bridge);
+        let noted = self.defaults(&key).await?;
+        // As nearly always: no wait for the disk.
+        if noted.iter().any(|name| name == queue) {
+            return Ok(noted);
+        }
+        let mut add = redis::cmd("SADD");
+        add.arg(&key).arg(queue);
+        let answers = self.0.durable.write(Job::new("defaults", None, vec![add], 0)).await;
+        for answer in answers {
+            answer.map_err(|error| error.of("defaults", Some(&key)))?;
+        }
+        self.defaults(&key).await
+    }
+
+    /// Takes back [`Store::remember_default`] for queues that are unbound. Another daemon, of other files, may be about
+    /// to bind one that it remembered before: what may still be bound stays noted.
+    pub async fn forget_defaults(&self, bridge: &str, queues: &[String]) -> Result<(), Error> {
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let key = self.0.keys.defaults(bridge);
+        let mut remove = redis::cmd("SREM");
+        remove.arg(&key).arg(queues);
+        self.0.talk.one("defaults", &key, remove).await.map(|_| ())
+    }
+
+    async fn defaults(&self, key: &str) -> Result<Vec<String>, Error> {
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(key);
+        let answer = self.0.talk.one("defaults", key, members).await?;
+        let names = reply::array(answer).ok_or_else(|| Error::answer("defaults", Some(key)))?;
+        let mut names: Vec<String> = names.into_iter().filter_map(reply::text).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
 }
 
 /// Never shows the address.

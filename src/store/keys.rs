@@ -40,6 +40,11 @@ impl Keys {
         format!("{}:bridges", self.prefix)
     }
 
+    /// SET: buffer queues that may be bound to the bridge's default exchange. No shard's name ends like it.
+    pub(super) fn defaults(&self, bridge: &str) -> String {
+        format!("{}:{{{bridge}}}:defaults", self.prefix)
+    }
+
     pub(super) fn shard(&self, bridge: &str, shard: u16) -> Shard {
         Shard { stem: format!("{}:{{{bridge}.{shard}}}", self.prefix) }
     }
