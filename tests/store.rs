@@ -649,15 +649,19 @@ async fn queues_that_may_be_bound_as_default_are_remembered_until_they_are_forgo
     bench(4, async |mut bench| {
         let other = Store::open(&bench.settings).expect("the address is good");
         let (two, four) = ("orders.wait.2s".to_owned(), "orders.wait.4s".to_owned());
-        assert_eq!(bench.store.remember_default(BRIDGE, &two).await, Ok(vec![two.clone()]));
+        assert_eq!(bench.store.remember_default(BRIDGE, Some(&two)).await, Ok(vec![two.clone()]));
         // Another daemon, with another file.
-        assert_eq!(other.remember_default(BRIDGE, &four).await, Ok(vec![two.clone(), four.clone()]));
-        assert_eq!(bench.store.remember_default(BRIDGE, &two).await, Ok(vec![two.clone(), four.clone()]));
-        assert_eq!(bench.store.remember_default("bills", "b").await, Ok(vec!["b".to_owned()]), "bridges are apart");
+        assert_eq!(other.remember_default(BRIDGE, Some(&four)).await, Ok(vec![two.clone(), four.clone()]));
+        assert_eq!(bench.store.remember_default(BRIDGE, Some(&two)).await, Ok(vec![two.clone(), four.clone()]));
+        assert_eq!(
+            bench.store.remember_default("bills", Some("b")).await,
+            Ok(vec!["b".to_owned()]),
+            "bridges are apart"
+        );
         assert_eq!(bench.store.bridges_with_records().await, Ok(vec![]), "it is no record");
         assert_eq!(other.forget_defaults(BRIDGE, &[]).await, Ok(()));
         assert_eq!(other.forget_defaults(BRIDGE, std::slice::from_ref(&two)).await, Ok(()));
-        assert_eq!(bench.store.remember_default(BRIDGE, &four).await, Ok(vec![four.clone()]));
+        assert_eq!(bench.store.remember_default(BRIDGE, Some(&four)).await, Ok(vec![four.clone()]));
         assert_eq!(bench.store.forget_defaults(BRIDGE, &[two, four]).await, Ok(()), "forgotten twice is forgotten");
         assert_eq!(bench.store.forget_defaults("bills", &["b".to_owned()]).await, Ok(()));
         bench.is_empty().await;

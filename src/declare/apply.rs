@@ -91,8 +91,7 @@ async fn lead(admin: &mut Admin, way: &DefaultWay, store: Option<&Store>) -> Res
                 }
             },
         };
-        let strangers: Vec<String> =
-            remembered.into_iter().filter(|queue| Some(queue) != way.queue.as_ref()).collect();
+        let strangers: Vec<String> = remembered.into_iter().filter(|queue| Some(queue) != way.queue.as_ref()).collect();
         for queue in strangers.iter().chain(&way.others) {
             admin.declare(&Object::Unbound(binding(way, queue))).await?;
         }

@@ -344,7 +344,10 @@ mod tests {
         assert_eq!(way(ORDERS), (Some(ten.clone()), vec![minute.clone()]));
         let changed = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "1m""#);
         assert_eq!(way(&changed), (Some(minute.clone()), vec![ten.clone()]));
-        for none in [ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#), ORDERS.replace("[bridge.orders]", "[bridge.orders]\nnative = false")] {
+        for none in [
+            ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#),
+            ORDERS.replace("[bridge.orders]", "[bridge.orders]\nnative = false"),
+        ] {
             assert_eq!(way(&none), (None, vec![ten.clone(), minute.clone()]));
         }
     }

@@ -413,13 +413,11 @@ impl Store {
     ///
     /// To be called before the queue is bound. After an error it may have been noted all the same, which costs an
     /// unbinding of what is not bound.
-    pub async fn remember_default(&self, bridge: &str, queue: &str) -> Result<Vec<String>, Error> {
+    pub async fn remember_default(&self, bridge: &str, queue: Option<&str>) -> Result<Vec<String>, Error> {
         let key = self.0.keys.defaults(bridge);
         let noted = self.defaults(&key).await?;
         // As nearly always: no wait for the disk.
-        if noted.iter().any(|name| name == queue) {
-            return Ok(noted);
-        }
+        let Some(queue) = queue.filter(|queue| !noted.iter().any(|name| name == queue)) else { return Ok(noted) };
         let mut add = redis::cmd("SADD");
         add.arg(&key).arg(queue);
         let answers = self.0.durable.write(Job::new("defaults", None, vec![add], 0)).await;

@@ -305,3 +305,23 @@ async fn b12_a_tier_above_the_brokers_own_ceiling_is_refused_before_anything_is_
     assert!(daemon.log().contains("315360000000"), "names the limit: {}", daemon.log());
     assert_eq!(bench.look("queues", "").as_array().map(Vec::len), Some(0), "nothing was declared");
 }
+
+/// The broker cancels a consumer whose queue is deleted, and lapin says so once, behind what it has buffered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_intake_queue_deleted_under_load_is_back_and_consumed() {
+    let bench =
+        Bench::new("intake-gone", "version = 1\n[bridge.b]\n[[bridge.b.queue]]\nname = \"work\"\nbind = [\"#\"]\n");
+    bench.daemon().await.stop().await;
+    let client = bench.client().await;
+    let outs: Vec<Out> = (0..3000).map(|n| Out::new("b.delay", "k", &format!("load {n}")).delay_ms(0)).collect();
+    client.publish_all(&outs).await;
+    let work = client.collect("work").await;
+    let daemon = bench.start(&[]);
+    work.wait(100, SOON).await;
+    let channel = client.channel().await;
+    channel.queue_delete("b.intake".into(), lapin::options::QueueDeleteOptions::default()).await.expect("deleted");
+    until("ready again", SOON, async || (daemon.get("/readyz").0 == 200).then_some(())).await;
+    until("the queue is back", SOON, async || client.try_depth("b.intake").await).await;
+    let sent = client.publish(&Out::new("b.delay", "k", "after").delay_ms(50)).await;
+    work.wait_for("after", SOON).await.is_on_time(sent, ms(50));
+}

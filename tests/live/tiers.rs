@@ -1,5 +1,6 @@
 //! An exact tier is delayed by the broker alone; what needs the daemon goes through it, also with a tier's delay.
 
+use lapin::options::QueueDeleteOptions;
 use lapin::types::{AMQPValue, FieldArray, FieldTable};
 
 use crate::support::{Bench, Out, SLACK, SOON, ms, text, until};
@@ -230,4 +231,58 @@ async fn b22_b24_b25_a_short_delay_never_waits_behind_a_long_one() {
     }
     bench.ends_empty("b", std::slice::from_mut(&mut daemon)).await;
     assert_eq!(work.count(), 2 + outs.len(), "each once");
+}
+
+/// Two queues bound to the fanout of the default way would make two messages of one. The old default is in no file any
+/// more, and AMQP cannot list bindings: the daemon must have remembered it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_default_delay_leaves_one_way_also_when_its_old_tier_left_the_files() {
+    let topology = |tiers: &str, default: &str| {
+        format!(
+            "version = 1\n[bridge.d]\ntiers = {tiers}\ndefault_delay = \"{default}\"\n\
+             [[bridge.d.queue]]\nname = \"work\"\nbind = [\"#\"]\n"
+        )
+    };
+    let bench = Bench::new("changed-default", &topology(r#"["300ms", "1s"]"#, "300ms"));
+    let mut daemon = bench.daemon().await;
+    daemon.stop().await;
+    bench.write_topology("main.toml", &topology(r#"["1s"]"#, "1s"));
+    let mut daemon = bench.daemon().await;
+    let client = bench.client().await;
+    let work = client.collect("work").await;
+    let sent = client.publish(&Out::new("d.delay", "any", "second default")).await;
+    let arrival = work.wait_for("second default", SOON).await;
+    arrival.is_on_time(sent, ms(1000));
+    assert_eq!(arrival.header("dwell-id"), None, "the broker alone");
+
+    // No default tier any more: the daemon decides, and nothing of the old way is left.
+    daemon.stop().await;
+    bench.write_topology("main.toml", &topology(r#"["1s"]"#, "700ms"));
+    let _daemon = bench.daemon().await;
+    let sent = client.publish(&Out::new("d.delay", "any", "no tier")).await;
+    let arrival = work.wait_for("no tier", SOON).await;
+    arrival.is_on_time(sent, ms(700));
+    assert!(arrival.header("dwell-id").is_some(), "the daemon");
+    // A marker behind both: what an old way would have made has come by then.
+    let sent = client.publish(&Out::new("d.delay", "any", "marker").delay_ms(1500)).await;
+    work.wait_for("marker", SOON).await.is_on_time(sent, ms(1500));
+    assert_eq!(work.count(), 3, "each once");
+}
+
+/// A message that could not be placed at first waits for what is left, not for less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_placement_that_is_tried_again_is_never_early() {
+    let bench = Bench::new(
+        "again",
+        "version = 1\n[bridge.b]\ntiers = [\"3s\"]\n[[bridge.b.queue]]\nname = \"work\"\nbind = [\"#\"]\n",
+    );
+    let _daemon = bench.daemon().await;
+    let client = bench.client().await;
+    let work = client.collect("work").await;
+    let channel = client.channel().await;
+    channel.queue_delete("b.wait.3s".into(), QueueDeleteOptions::default()).await.expect("deleted");
+    // A duration string is no exact match for the broker: it comes by the daemon.
+    let sent = client.publish(&Out::new("b.delay", "any", "again").header("x-delay", text("3s"))).await;
+    work.wait_for("again", SOON).await.is_on_time(sent, ms(3000));
+    assert_eq!(work.count(), 1);
 }
