@@ -196,7 +196,7 @@ definitions! {
     LOST: Counter "dwell_connections_lost_total" ["connection"]
         "Times that the connection was lost or given up";
     CLOCK_SKEW: Gauge "dwell_clock_skew_seconds" []
-        "This machine's clock less that of Redis";
+        "The clock of Redis less this machine's";
     DECLARED: Gauge "dwell_topology_declared" []
         "1 once every exchange, queue and binding of the topology is known to exist";
     BUILD: Gauge "dwell_build_info" ["version"]
@@ -391,7 +391,7 @@ impl Metrics {
         self.0.resting.set_or_remove(&[kind.as_str(), queue], messages.map(count));
     }
 
-    /// This machine's clock less that of Redis, in milliseconds.
+    /// The clock of Redis less this machine's, in milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "a skew beyond 285,000 years may lose its last digit")]
     pub fn clock_skew(&self, millis: i64) {
         self.0.clock_skew.set(millis as f64 / 1e3);

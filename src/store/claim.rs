@@ -140,12 +140,6 @@ impl Lease {
         self.length.to_std().saturating_sub(self.held().began.elapsed())
     }
 
-    /// More than half of it is left: a publish may begin.
-    #[must_use]
-    pub fn is_young(&self) -> bool {
-        self.remaining() > self.length.to_std() / 2
-    }
-
     /// The bridge it was claimed from.
     #[must_use]
     pub fn bridge(&self) -> &str {
@@ -231,7 +225,7 @@ mod tests {
     fn the_holder_trusts_himself_no_longer_than_the_lease() {
         let began = Instant::now().checked_sub(Duration::from_secs(20)).expect("the machine is up for longer");
         let lease = Lease::new("orders", 0, Millis::seconds(30), began);
-        assert!(lease.remaining() <= Duration::from_secs(10) && !lease.is_young());
+        assert!(lease.remaining() <= Duration::from_secs(10));
         let lease = Lease::new("orders", 0, Millis::seconds(10), began);
         assert_eq!(lease.remaining(), Duration::ZERO);
     }

@@ -13,7 +13,7 @@ use redis::{Cmd, Pipeline, Value};
 use super::claim::{Claim, Claimed, Lease, Outcome, Undecodable};
 use super::connection::Slot;
 use super::durable::{Durable, Job};
-use super::error::{Error, Kind};
+use super::error::{Before, Error, Kind};
 use super::health::Health;
 use super::id::Id;
 use super::keys::Keys;
@@ -48,6 +48,8 @@ pub struct Park {
     pub wait: Millis,
     /// `record.meta.key` is the key under which it replaces and is found.
     pub record: Record,
+    /// What the error of its last park has said; [`Before::Nothing`] for the first one.
+    pub before: Before,
 }
 
 /// What became of a parked message.
@@ -57,7 +59,7 @@ pub struct Parked {
     pub due_ms: u64,
     /// The pending message of the same key that it has replaced.
     pub replaced: Option<Id>,
-    /// It was there before (or is being released right now), and nothing was changed.
+    /// It was there before, or it was written before and is out already; nothing was changed.
     pub already: bool,
 }
 
@@ -134,7 +136,7 @@ const META: usize = 4 << 10;
 /// The longest wait, about 31,000 years: with it a due time has 16 digits and is exact as a score (2^53).
 const LONGEST_WAIT: Millis = Millis(1_000_000_000_000_000);
 
-/// A park of many or large messages goes in pieces of about this size.
+/// A park of many messages goes in pieces of this size at most; one larger message is a piece.
 const JOB_BYTES: usize = 4 << 20;
 
 /// How often a park by key looks again at what the key names before it gives up.
@@ -160,19 +162,28 @@ impl Store {
 
     /// Is the server there, master, durable as asked, without an evicting policy, and of the same shard count? Asked
     /// anew each time, also on each new connection. Fails as any call does, and where it is out of memory: what waits is
-    /// still released then, but nothing can be parked.
+    /// still released then, but nothing can be parked. The same where replicas are missing, and for a while after a park
+    /// that was not durable.
     pub async fn check(&self) -> Result<Health, Error> {
         let live = self.0.talk.live("check").await?;
         let facts = self.0.talk.examine(&live).await.map_err(|error| error.of("check", None))?;
         if facts.full {
             return Err(Error::new("check", None, Kind::Full));
         }
+        if let Some(what) = facts.lacking {
+            return Err(Error::new("check", None, Kind::NotReady(what)));
+        }
+        if let Some(error) = self.0.durable.trouble() {
+            return Err(error.of("check", None));
+        }
         let skew_ms = self.skew().await?;
         Ok(Health { server: facts.server, guarantee: facts.guarantee, skew_ms, policy: facts.policy })
     }
 
     /// Stores messages until they are due. One outcome for each, in order: `Ok` only once it is durable as the settings
-    /// ask; only then may the broker be told. After a retryable error the same items may be parked again.
+    /// ask; only then may the broker be told. After a retryable error the same items may be parked again, with what
+    /// [`Error::before`] has said: a record that was released meanwhile must not become a second one, or where nobody
+    /// can know that, the second one must be marked as redelivered.
     ///
     /// A message with a key replaces the pending one of that key, unless that one was ever claimed: then both stand.
     /// A crash before costs nothing; a crash after leaves the messages in the broker too, which a redelivery shows.
@@ -181,6 +192,13 @@ impl Store {
         for (index, item) in items.iter().enumerate() {
             if item.wait > LONGEST_WAIT {
                 outcomes[index] = Some(Err(Error::new("park", None, Kind::TooLong(item.wait))));
+            }
+        }
+        let mut connection = None;
+        if items.iter().any(|item| matches!(item.before, Before::Written(_))) {
+            match self.0.durable.connection().await {
+                Ok(number) => connection = Some(number),
+                Err(error) => return items.iter().map(|_| Err(error.clone().of("park", None))).collect(),
             }
         }
         let mut named = match self.named(bridge, items).await {
@@ -192,7 +210,7 @@ impl Store {
             if open.is_empty() {
                 break;
             }
-            for (index, outcome) in open.iter().zip(self.park_once(bridge, items, &open, &named).await) {
+            for (index, outcome) in open.iter().zip(self.park_once(bridge, items, &open, &named, connection).await) {
                 outcomes[*index] = match outcome {
                     Ok(Attempt::Done(parked)) => Some(Ok(parked)),
                     Ok(Attempt::Changed(now)) => {
@@ -484,41 +502,55 @@ impl Store {
         named.collect::<Option<_>>().ok_or_else(|| Error::answer("park", None))
     }
 
-    /// Parks the items at `open`, each once.
+    /// Parks the items at `open`, each once. `connection`: the one that writes now.
     async fn park_once(
         &self,
         bridge: &str,
         items: &[Park],
         open: &[usize],
         named: &HashMap<&str, Option<Id>>,
+        connection: Option<u64>,
     ) -> Vec<Result<Attempt, Error>> {
         // What each key will name once the items before it are parked: they run in this order.
         let mut named = named.clone();
         let mut dues = Vec::with_capacity(open.len());
         let mut jobs = Vec::new();
-        let mut commands = Vec::new();
-        let mut bytes = 0;
+        let mut job = Job::new("park", Some(bridge), Vec::new(), 0);
         for index in open {
-            if bytes >= JOB_BYTES || commands.len() >= BATCH {
-                jobs.push(Job::new("park", Some(bridge), mem::take(&mut commands), mem::take(&mut bytes)));
-            }
-            let Park { id, wait, record } = &items[*index];
+            let Park { id, wait, record, before } = &items[*index];
+            // The server that has written it is the one that is asked, so it knows whether it is out.
+            let written = match before {
+                Before::Written(number) => connection.filter(|now| now == number),
+                Before::Nothing | Before::Perhaps => None,
+            };
             let key = record.meta.key.as_deref();
             let keys = self.0.keys.shard(bridge, self.0.keys.shard_of(*id, key));
             let old = key.and_then(|key| named.insert(key, Some(*id)).flatten());
             let mut touched = vec![keys.due(), keys.keys(), keys.lapsed(), keys.payload(*id)];
             touched.extend(old.map(|old| keys.payload(old)));
-            let record = record.encode();
-            bytes += record.len();
+            let record = if *before == Before::Nothing || written.is_some() || record.meta.redelivered {
+                record.encode()
+            } else {
+                // What was written before may be out, and its entry lost: this one may be a copy.
+                let meta = Meta { redelivered: true, ..record.meta.clone() };
+                Record { meta, properties: record.properties.clone(), body: record.body.clone() }.encode()
+            };
+            let full = job.bytes + record.len() > JOB_BYTES || job.commands.len() >= BATCH;
+            if !job.commands.is_empty() && (full || job.connection != written) {
+                jobs.push(mem::replace(&mut job, Job::new("park", Some(bridge), Vec::new(), 0)));
+            }
+            job.connection = written;
+            job.bytes += record.len();
             let mut call = Verb::Park.call(&touched);
             call.arg(id.as_bytes()).arg(wait.0).arg(&record[..]);
+            call.arg(if written.is_some() { "written" } else { "" });
             if let Some(key) = key {
                 call.arg(key).arg(old.map_or(Vec::new(), |old| old.as_bytes().to_vec()));
             }
             dues.push(keys.due());
-            commands.push(call);
+            job.commands.push(call);
         }
-        jobs.push(Job::new("park", Some(bridge), commands, bytes));
+        jobs.push(job);
         // Handed in together and taken in order, so that what does not fit one group waits for the disk once more and
         // not once a job.
         let answers = join_all(jobs.into_iter().map(|job| self.0.durable.write(job))).await;
@@ -538,7 +570,7 @@ fn read_parked(answer: Value) -> Option<Attempt> {
     let other = reply::perhaps_id(&parts.next()?).ok()?;
     match status.as_str() {
         "parked" => Some(Attempt::Done(Parked { due_ms: due_ms?, replaced: other, already: false })),
-        "already" => Some(Attempt::Done(Parked { due_ms: due_ms?, replaced: None, already: true })),
+        "already" | "gone" => Some(Attempt::Done(Parked { due_ms: due_ms?, replaced: None, already: true })),
         "changed" => Some(Attempt::Changed(other)),
         _ => None,
     }

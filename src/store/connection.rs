@@ -156,11 +156,12 @@ impl Slot {
         bytes: usize,
     ) -> Result<Vec<RedisResult<Value>>, Error> {
         let live = self.live(verb).await?;
-        let first = self.run(&live, pipe, &[], self.deadline(bytes)).await;
+        let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
+        let first = self.run(&live, &commands, &[], self.deadline(bytes)).await;
         let outcome = match first {
             Err(error) if matches!(error.kind(), Kind::Unreachable(_)) => {
                 let live = self.live(verb).await?;
-                self.run(&live, pipe, &[], self.deadline(bytes)).await
+                self.run(&live, &commands, &[], self.deadline(bytes)).await
             }
             other => other,
         };
@@ -173,11 +174,12 @@ impl Slot {
     pub(super) async fn run(
         &self,
         live: &Live,
-        pipe: &Pipeline,
+        commands: &[&Cmd],
         tail: &[Cmd],
         deadline: Duration,
     ) -> Result<(Vec<RedisResult<Value>>, Vec<RedisResult<Value>>), Error> {
-        let (mut answers, mut tail_answers) = self.send(live, pipe.cmd_iter().cloned(), tail, deadline).await?;
+        let (mut answers, mut tail_answers) =
+            self.send(live, commands.iter().map(|command| (*command).clone()), tail, deadline).await?;
         let unknown: Vec<usize> = answers
             .iter()
             .enumerate()
@@ -187,7 +189,6 @@ impl Slot {
         if !unknown.is_empty() {
             tracing::debug!(connection = %self.name, "Redis had lost our scripts; they are loaded again.");
             self.send(live, script::load_all(), &[], deadline).await?;
-            let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
             let calls = unknown.iter().map(|index| commands[*index].clone());
             let (second, second_tail) = self.send(live, calls, tail, deadline).await?;
             for (index, answer) in unknown.into_iter().zip(second) {
@@ -236,8 +237,13 @@ impl Slot {
             .await
             .map_err(|_| Error::new("connect", None, Kind::Timeout(millis(self.timeout))))?
             .map_err(|error| Error::sort("connect", None, &error))?;
-        let facts =
-            Facts { server: String::new(), guarantee: health::Guarantee::Memory, policy: String::new(), full: false };
+        let facts = Facts {
+            server: String::new(),
+            guarantee: health::Guarantee::Memory,
+            policy: String::new(),
+            full: false,
+            lacking: None,
+        };
         let mut live = Live { connection, facts, number };
         live.facts = self.ask(&live).await?;
 

@@ -6,14 +6,14 @@
 //! a part in every group, so that none waits behind another's flood.
 
 use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Live, Slot, millis};
-use super::error::{Error, Kind};
+use super::error::{Before, Error, Kind};
 use super::health::Guarantee;
 use super::keys::Keys;
 use super::reply;
@@ -26,7 +26,11 @@ pub(super) struct Durable {
     slot: Arc<Slot>,
     keys: Keys,
     durability: Durability,
+    trouble: Trouble,
 }
+
+/// The last group with parks was not durable, and since when that is so.
+type Trouble = Arc<Mutex<Option<(Instant, Error)>>>;
 
 /// What one caller wants written.
 pub(super) struct Job {
@@ -36,12 +40,17 @@ pub(super) struct Job {
     pub(super) commands: Vec<Cmd>,
     /// Of all commands together, roughly.
     pub(super) bytes: usize,
+    /// Only by the connection of this number: the commands count on what it has written.
+    pub(super) connection: Option<u64>,
     reply: Option<oneshot::Sender<Vec<Result<Value, Error>>>>,
 }
 
 /// A group takes no bridge's second job once it has so many bytes or commands.
 const GROUP_BYTES: usize = 4 << 20;
 const GROUP_COMMANDS: usize = 1_000;
+
+/// A park that was not durable says for so long that the next one would not be either: it is tried again within this.
+const TROUBLE_LASTS: Duration = Duration::from_secs(15);
 
 /// How long the disk or the replicas may take at least, whatever the timeout of a command: everysec needs one second,
 /// and two when the disk is slow.
@@ -51,7 +60,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Job {
     pub(super) fn new(verb: &'static str, parks: Option<&str>, commands: Vec<Cmd>, bytes: usize) -> Job {
-        Job { verb, parks: parks.map(ToOwned::to_owned), commands, bytes, reply: None }
+        Job { verb, parks: parks.map(ToOwned::to_owned), commands, bytes, connection: None, reply: None }
     }
 
     fn fail(self, error: &Error) {
@@ -71,7 +80,18 @@ impl Job {
 
 impl Durable {
     pub(super) fn new(slot: Slot, keys: Keys, durability: Durability) -> Durable {
-        Durable { seat: OnceLock::new(), slot: Arc::new(slot), keys, durability }
+        Durable { seat: OnceLock::new(), slot: Arc::new(slot), keys, durability, trouble: Trouble::default() }
+    }
+
+    /// The number of the connection that writes, made if there is none.
+    pub(super) async fn connection(&self) -> Result<u64, Error> {
+        self.slot.live("write").await.map(|live| live.number)
+    }
+
+    /// Why parks are not durable at present, although they are written.
+    pub(super) fn trouble(&self) -> Option<Error> {
+        let trouble = self.trouble.lock().ok()?;
+        trouble.as_ref().filter(|(at, _)| at.elapsed() < TROUBLE_LASTS).map(|(_, error)| error.clone())
     }
 
     /// One outcome for each command. A park is `Ok` only when it is durable as asked; another verb also when that
@@ -80,8 +100,12 @@ impl Durable {
         let seat = self.seat.get_or_init(|| {
             // Unbounded, but no larger than what callers hold anyway: each waits for its answer.
             let (seat, jobs) = mpsc::unbounded_channel();
-            let group =
-                Committer { slot: Arc::clone(&self.slot), keys: self.keys.clone(), durability: self.durability };
+            let group = Committer {
+                slot: Arc::clone(&self.slot),
+                keys: self.keys.clone(),
+                durability: self.durability,
+                trouble: Arc::clone(&self.trouble),
+            };
             tokio::spawn(group.run(jobs));
             seat
         });
@@ -102,6 +126,7 @@ struct Committer {
     slot: Arc<Slot>,
     keys: Keys,
     durability: Durability,
+    trouble: Trouble,
 }
 
 /// Bridges whose entry in the set of bridges is durable, as far as this connection knows: after a failover it may be
@@ -126,56 +151,73 @@ impl Committer {
             }
             let group = next_group(&mut waiting);
             let bytes = group.iter().map(|job| job.bytes).sum();
-            if let Some((group, error)) = self.commit(group, bytes, &mut announced).await {
+            if let Some((group, error)) = self.commit(group, bytes, Before::Nothing, &mut announced).await {
                 // The connection broke, perhaps long ago. A park may be made again, by its id; a cancel that may have
                 // run would hear that there is no such message.
-                let (again, over): (Vec<Job>, Vec<Job>) = group.into_iter().partition(|job| job.parks.is_some());
+                let (again, over): (Vec<Job>, Vec<Job>) =
+                    group.into_iter().partition(|job| job.parks.is_some() && job.connection.is_none());
                 fail(over, &error);
-                if let Some((group, error)) = self.commit(again, bytes, &mut announced).await {
+                if let Some((group, error)) = self.commit(again, bytes, Before::Perhaps, &mut announced).await {
                     fail(group, &error);
                 }
             }
         }
     }
 
-    /// Gives the jobs back, unanswered, when the connection broke.
-    async fn commit(&self, group: Vec<Job>, bytes: usize, announced: &mut Announced) -> Option<(Vec<Job>, Error)> {
+    /// Gives the jobs back, unanswered, when the connection broke. `before`: whether they were sent before.
+    async fn commit(
+        &self,
+        group: Vec<Job>,
+        bytes: usize,
+        before: Before,
+        announced: &mut Announced,
+    ) -> Option<(Vec<Job>, Error)> {
         if group.is_empty() {
             return None;
         }
         let live = match self.slot.live("write").await {
             Ok(live) => live,
             Err(error) => {
-                fail(group, &error);
+                fail(group, &error.leaving(before));
                 return None;
             }
         };
+        let (group, stale): (Vec<Job>, Vec<Job>) =
+            group.into_iter().partition(|job| job.connection.is_none_or(|number| number == live.number));
+        fail(stale, &Error::new("write", None, Kind::Unreachable("the connection was replaced".into())));
+        if group.is_empty() {
+            return None;
+        }
         if announced.connection != live.number {
             *announced = Announced { connection: live.number, bridges: HashSet::new() };
         }
-        let newcomers: HashSet<&String> = group
+        let newcomers: HashSet<String> = group
             .iter()
             .filter_map(|job| job.parks.as_ref())
             .filter(|name| !announced.bridges.contains(*name))
+            .cloned()
             .collect();
 
         // The set comes first: a bridge in it without records costs a look, a record without its bridge is never
         // released.
-        let mut pipe = redis::pipe();
+        let mut announcing = Vec::new();
         for bridge in &newcomers {
-            pipe.cmd("SADD").arg(self.keys.bridges()).arg(bridge);
+            let mut add = redis::cmd("SADD");
+            add.arg(self.keys.bridges()).arg(bridge);
+            announcing.push(add);
         }
-        for command in group.iter().flat_map(|job| &job.commands) {
-            pipe.add_command(command.clone());
-        }
+        let commands: Vec<&Cmd> = announcing.iter().chain(group.iter().flat_map(|job| &job.commands)).collect();
         let patience = self.slot.deadline(0).max(PATIENCE);
         let tail = self.tail(&live, patience);
         let waits = u32::try_from(tail.len()).unwrap_or(u32::MAX);
         let deadline = self.slot.deadline(bytes) + patience * waits;
-        let (mut answers, tail) = match self.slot.run(&live, &pipe, &tail, deadline).await {
+        let (mut answers, tail) = match self.slot.run(&live, &commands, &tail, deadline).await {
             Ok(answers) => answers,
-            Err(error) if matches!(error.kind(), Kind::Unreachable(_)) => return Some((group, error)),
             Err(error) => {
+                let error = error.leaving(Before::Perhaps);
+                if matches!(error.kind(), Kind::Unreachable(_)) {
+                    return Some((group, error));
+                }
                 fail(group, &error);
                 return None;
             }
@@ -187,8 +229,12 @@ impl Committer {
             // The records may lie in a bridge that nobody looks at: not acknowledged, so the next park tries again.
             durable = durable.and(Err(Error::sort("SADD", Some(&self.keys.bridges()), error)));
         }
+        if group.iter().any(|job| job.parks.is_some())
+            && let Ok(mut trouble) = self.trouble.lock()
+        {
+            *trouble = durable.clone().err().map(|error| (Instant::now(), error));
+        }
         if durable.is_ok() {
-            let newcomers: Vec<String> = newcomers.into_iter().cloned().collect();
             announced.bridges.extend(newcomers);
         } else if let Err(error) = &durable {
             tracing::debug!(error = %error, "Redis has not made a write durable.");
@@ -196,8 +242,10 @@ impl Committer {
         let mut answers = answers.into_iter();
         for job in group {
             let outcomes = answers.by_ref().take(job.commands.len()).map(|answer| match (answer, &durable) {
-                (Err(error), _) => Err(Error::sort(job.verb, None, &error)),
-                (Ok(_), Err(error)) if job.parks.is_some() => Err(error.clone()),
+                (Err(error), _) => Err(Error::sort(job.verb, None, &error).leaving(before)),
+                (Ok(value), Err(error)) if job.parks.is_some() && has_written(&value) => {
+                    Err(error.clone().leaving(Before::Written(live.number)))
+                }
                 (Ok(value), _) => Ok(value),
             });
             let outcomes = outcomes.collect();
@@ -254,12 +302,34 @@ fn fail(jobs: Vec<Job>, error: &Error) {
     }
 }
 
+/// Is this the answer to a park that has written, or found what was written before?
+fn has_written(answer: &Value) -> bool {
+    let status = match answer {
+        Value::Array(parts) => parts.first(),
+        _ => None,
+    };
+    !matches!(status, Some(Value::BulkString(status)) if status == b"changed" || status == b"gone")
+}
+
 /// Takes the first job of each bridge, then further ones in order while there is room. What belongs to no bridge is
 /// small and is always taken. Jobs of one bridge stay in the order they were handed in.
+///
+/// A job above the bytes of a group goes alone, in its turn: it may take longer than its deadline, time after time, and
+/// must not take others with it. Its bridge then waits behind all others.
 fn next_group(waiting: &mut Vec<Job>) -> Vec<Job> {
+    if waiting.first().is_some_and(|job| job.bytes > GROUP_BYTES) {
+        let alone = waiting.remove(0);
+        waiting.sort_by_key(|job| job.parks == alone.parks);
+        return vec![alone];
+    }
     let mut served = HashSet::new();
-    let first: Vec<bool> =
-        waiting.iter().map(|job| job.parks.as_ref().is_none_or(|name| served.insert(name.clone()))).collect();
+    let first: Vec<bool> = waiting
+        .iter()
+        .map(|job| {
+            let first = job.parks.as_ref().is_none_or(|name| served.insert(name.clone()));
+            first && job.bytes <= GROUP_BYTES
+        })
+        .collect();
     let taken = || waiting.iter().zip(&first).filter(|(_, first)| **first).map(|(job, _)| job);
     let mut bytes: usize = taken().map(|job| job.bytes).sum();
     let mut count: usize = taken().map(|job| job.commands.len()).sum();
@@ -304,6 +374,20 @@ mod tests {
         assert_eq!(sizes(&group), [("flood", GROUP_BYTES), ("other", 10), ("-", 0)]);
         assert_eq!(waiting.len(), 99);
         assert_eq!(next_group(&mut waiting).len(), 1);
+    }
+
+    #[test]
+    fn a_job_above_the_bytes_of_a_group_goes_alone_and_in_its_turn() {
+        let large = GROUP_BYTES + 1;
+        let mut waiting = vec![job("a", 1), job("flood", large), job("flood", large), job("flood", 2), job("b", 3)];
+        assert_eq!(sizes(&next_group(&mut waiting)), [("a", 1), ("b", 3)]);
+        waiting.push(job("a", 4));
+        assert_eq!(sizes(&next_group(&mut waiting)), [("flood", large)]);
+        // The others come first now, and nothing of the flood overtakes its own.
+        assert_eq!(sizes(&next_group(&mut waiting)), [("a", 4)]);
+        assert_eq!(sizes(&next_group(&mut waiting)), [("flood", large)]);
+        assert_eq!(sizes(&next_group(&mut waiting)), [("flood", 2)]);
+        assert!(waiting.is_empty());
     }
 
     #[test]

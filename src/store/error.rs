@@ -11,6 +11,20 @@ pub struct Error {
     verb: &'static str,
     key: Option<String>,
     kind: Kind,
+    before: Before,
+}
+
+/// What earlier parks of one message may have left behind. Its record may be gone again by now: released, and never to
+/// be parked anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing: none of them reached the server.
+    #[default]
+    Nothing,
+    /// One was sent and not heard of: perhaps it was written.
+    Perhaps,
+    /// It was written by the connection of this number, and is not known to be durable.
+    Written(u64),
 }
 
 /// What went wrong.
@@ -104,8 +118,19 @@ impl Error {
         &self.kind
     }
 
+    /// What a failed park may have left behind all the same: to be handed in with the next park of that message.
+    #[must_use]
+    pub fn before(&self) -> Before {
+        self.before
+    }
+
     pub(super) fn new(verb: &'static str, key: Option<&str>, kind: Kind) -> Error {
-        Error { verb, key: key.map(ToOwned::to_owned), kind }
+        Error { verb, key: key.map(ToOwned::to_owned), kind, before: Before::Nothing }
+    }
+
+    #[must_use]
+    pub(super) fn leaving(self, before: Before) -> Error {
+        Error { before, ..self }
     }
 
     /// What the driver or the server said, sorted.

@@ -44,6 +44,8 @@ pub(super) struct Facts {
     pub(super) policy: String,
     /// At `maxmemory` or above: it refuses parks and nothing else, so only [`check`](super::Store::check) minds.
     pub(super) full: bool,
+    /// Fewer replicas are connected than the settings ask for: which. Only the check minds this too.
+    pub(super) lacking: Option<String>,
 }
 
 /// Commands whose answers [`judge`] reads, in this order. They write nothing.
@@ -172,7 +174,19 @@ fn fitness(info: &HashMap<String, String>, appendfsync: Option<&str>, durability
     let bytes = |field: &str| get(field).parse::<u64>().unwrap_or(0);
     let used = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
     let full = bytes("maxmemory") > 0 && used > bytes("maxmemory");
-    Ok(Facts { server, guarantee, policy, full })
+    let online = info.iter().filter(|(field, value)| is_replica(field) && value.contains("state=online")).count();
+    let lacking = match durability {
+        Durability::Replicas(wanted) if (online as u64) < u64::from(wanted) => {
+            Some(format!("{online} replicas are connected, and durability asks for {wanted}"))
+        }
+        _ => None,
+    };
+    Ok(Facts { server, guarantee, policy, full, lacking })
+}
+
+/// `slave0`, `slave1`, ...: what each replica is at.
+fn is_replica(field: &str) -> bool {
+    field.strip_prefix("slave").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Major and minor.
@@ -264,6 +278,20 @@ mod tests {
         assert!(refused(&[("redis_version", "4.0.14")], None).contains("too old"));
         assert!(refused(&[("redis_mode", "cluster")], None).contains("cluster"));
         assert!(refused(&[("redis_mode", "sentinel")], None).contains("sentinel"));
+    }
+
+    #[test]
+    fn replicas_count_once_they_are_online() {
+        let lacking = |replicas: &[(&str, &str)], durability| {
+            fitness(&info(replicas), None, durability).expect("it is fit to write").lacking
+        };
+        let (syncing, online) = ("ip=10.0.0.2,port=6379,state=wait_bgsave", "ip=10.0.0.3,port=6379,state=online");
+        let replicas = [("slave0", syncing), ("slave1", online), ("slave_repl_offset", "state=online")];
+        assert_eq!(lacking(&replicas, Durability::Fsync), None);
+        assert_eq!(lacking(&replicas, Durability::Replicas(1)), None);
+        let text = lacking(&replicas, Durability::Replicas(2)).expect("one is still loading");
+        assert!(text.contains('1') && text.contains('2'), "{text}");
+        assert!(lacking(&[], Durability::Replicas(1)).is_some());
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod script;
 
 pub use claim::{Claim, Claimed, Lease, Outcome, Undecodable};
 pub use client::{Cancelled, Depth, Park, Parked, Rescheduled, Store, Target};
-pub use error::{Error, Kind};
+pub use error::{Before, Error, Kind};
 pub use health::{Guarantee, Health};
 pub use id::Id;
 pub use record::{Meta, Record};
