@@ -320,8 +320,9 @@ async fn an_intake_queue_deleted_under_load_is_back_and_consumed() {
     work.wait(100, SOON).await;
     let channel = client.channel().await;
     channel.queue_delete("b.intake".into(), lapin::options::QueueDeleteOptions::default()).await.expect("deleted");
-    until("ready again", SOON, async || (daemon.get("/readyz").0 == 200).then_some(())).await;
+    // In this order: between the queue's declaration and its binding the daemon is not ready.
     until("the queue is back", SOON, async || client.try_depth("b.intake").await).await;
+    until("ready again", SOON, async || (daemon.get("/readyz").0 == 200).then_some(())).await;
     let sent = client.publish(&Out::new("b.delay", "k", "after").delay_ms(50)).await;
     work.wait_for("after", SOON).await.is_on_time(sent, ms(50));
 }
