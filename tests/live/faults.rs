@@ -145,6 +145,9 @@ async fn b84_b115_b122_b123_b136_a_killed_and_a_blocked_rabbitmq_lose_nothing() 
     let mut bench = Bench::on(Services::given().with_rabbitmq(&rabbitmq), "rabbitkill", ONE);
     bench.short_lease();
     let mut daemon = bench.daemon().await;
+    // A quorum queue that is killed within about a second of its declaration comes back empty, confirmed messages or not
+    // (measured on 3.10.8, 4.0.5 and 4.3.6): its name was not on disk yet. That is no fault that this test is about.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let client = bench.client().await;
     let mut outs = Vec::new();
     for i in 0..60 {
