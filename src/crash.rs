@@ -1,7 +1,7 @@
 //! Crash points: places between two effects where a test may make the process die, to check the sentence that says
 //! what a crash there costs.
 //!
-//! `DWELL_CRASH_AT=pump.after-publish` aborts at that point the first time it is reached, `…:5` the fifth time. Only
+//! `DWELL_CRASH_AT=pump.published` aborts at that point the first time it is reached, `…:5` the fifth time. Only
 //! builds with debug assertions look at it; elsewhere the calls are empty.
 
 /// Every crash point, in the order of the flow. A test kills the process at each.
@@ -28,6 +28,8 @@ pub fn point(name: &str) {
     debug_assert!(POINTS.contains(&name), "{name} is not in the list of crash points");
     let asked = ASKED.get_or_init(|| {
         let asked = std::env::var("DWELL_CRASH_AT").ok()?;
+        let point = asked.split(':').next().unwrap_or_default();
+        assert!(POINTS.contains(&point), "DWELL_CRASH_AT names no crash point: {point}");
         Some(match asked.split_once(':') {
             Some((point, nth)) => (point.to_owned(), nth.parse().unwrap_or(1)),
             None => (asked, 1),

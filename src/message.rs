@@ -143,9 +143,7 @@ impl Message {
     #[must_use]
     pub fn fits_frame(&self, frame_max: u32) -> bool {
         const SPARE: usize = 4096;
-        // A message without headers cannot come near: its properties are short strings of 255 bytes at most.
-        self.properties.headers().is_none()
-            || wire::encode_properties(&self.properties).len() + SPARE <= frame_max as usize
+        wire::encode_properties(&self.properties).len() + SPARE <= frame_max as usize
     }
 
     fn edit_headers(&mut self, edit: impl FnOnce(&mut Headers)) {
