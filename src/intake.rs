@@ -189,7 +189,7 @@ impl Intake {
                 connection = self.link.connection() => connection,
             };
             let began = Instant::now();
-            match self.session(connection, &mut caution, &stop).await {
+            match self.session(connection.clone(), &mut caution, &stop).await {
                 Ended::Stopped => return,
                 Ended::FullMeasure => {
                     tracing::info!(bridge = %self.bridge, "taking many messages at a time again");
@@ -200,7 +200,7 @@ impl Intake {
                         "messages could not be placed for so long; they are given back to the intake queue and taken again");
                 }
                 Ended::Broken(error) => {
-                    if matches!(error, broker::Error::Unparsable { .. }) {
+                    if matches!(error, broker::Error::Unparsable { .. }) || connection.died_unparsable().await {
                         if caution == Caution::None {
                             tracing::error!(bridge = %self.bridge, error = %error,
                                 "taking one message at a time until the broker gives that one up");
@@ -250,7 +250,10 @@ impl Intake {
     }
 
     async fn open(&mut self, connection: &Arc<Connection>, caution: Caution) -> Result<Session, broker::Error> {
-        self.assert_topology(connection).await?;
+        // What cannot be parsed kills the connection a hundred times, not the topology: it was asserted a moment ago.
+        if caution == Caution::None {
+            self.assert_topology(connection).await?;
+        }
         let prefetch = if caution == Caution::None { self.prefetch } else { 1 };
         Ok(Session {
             intake: Consumer::open(connection.clone(), &names::intake(&self.bridge), prefetch).await?,

@@ -7,7 +7,7 @@ use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
 };
 
-use super::connection::{Connection, under_deadline};
+use super::connection::Connection;
 use super::error::Error;
 use super::wire::{self, Headers, ShortString, Value};
 use crate::declare::declaration::{Argument, Arguments, Binding, Exchange, Object, Queue, Target};
@@ -74,10 +74,11 @@ impl Admin {
     /// or not allowed: some versions want rights for it).
     pub async fn depth(&mut self, queue: &str) -> Result<Option<u32>, Error> {
         let Ok(name) = wire::short(queue) else { return Ok(None) };
+        let connection = self.connection.clone();
         let channel = self.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let declare = channel.queue_declare(name, options, Headers::default());
-        match under_deadline("looking at a queue", declare).await {
+        match connection.ask("looking at a queue", declare).await {
             Ok(queue) => Ok(Some(queue.message_count())),
             Err(Error::Refused { .. }) => {
                 self.channel = None;
@@ -108,28 +109,31 @@ impl Admin {
             "headers" => ExchangeKind::Headers,
             other => ExchangeKind::Custom(other.to_owned()),
         };
+        let connection = self.connection.clone();
         let channel = self.channel().await?;
-        under_deadline(what, channel.exchange_declare(name, kind, options, table(&x.arguments)?)).await
+        connection.ask(what, channel.exchange_declare(name, kind, options, table(&x.arguments)?)).await
     }
 
     async fn queue(&mut self, q: &Queue, what: &str) -> Result<(), Error> {
         let name = name(&q.name)?;
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let connection = self.connection.clone();
         let channel = self.channel().await?;
-        under_deadline(what, channel.queue_declare(name, options, table(&q.arguments)?)).await.map(|_| ())
+        connection.ask(what, channel.queue_declare(name, options, table(&q.arguments)?)).await.map(|_| ())
     }
 
     async fn unbind(&mut self, b: &Binding, what: &str) -> Result<(), Error> {
         let (source, key) = (name(&b.source)?, name(&b.routing_key)?);
         let arguments = table(&b.arguments)?;
+        let connection = self.connection.clone();
         let channel = self.channel().await?;
         match &b.target {
             Target::Queue(queue) => {
-                under_deadline(what, channel.queue_unbind(name(queue)?, source, key, arguments)).await
+                connection.ask(what, channel.queue_unbind(name(queue)?, source, key, arguments)).await
             }
             Target::Exchange(exchange) => {
                 let options = ExchangeUnbindOptions::default();
-                under_deadline(what, channel.exchange_unbind(name(exchange)?, source, key, options, arguments)).await
+                connection.ask(what, channel.exchange_unbind(name(exchange)?, source, key, options, arguments)).await
             }
         }
     }
@@ -137,15 +141,16 @@ impl Admin {
     async fn bind(&mut self, b: &Binding, what: &str) -> Result<(), Error> {
         let (source, key) = (name(&b.source)?, name(&b.routing_key)?);
         let arguments = table(&b.arguments)?;
+        let connection = self.connection.clone();
         let channel = self.channel().await?;
         match &b.target {
             Target::Queue(queue) => {
                 let options = QueueBindOptions::default();
-                under_deadline(what, channel.queue_bind(name(queue)?, source, key, options, arguments)).await
+                connection.ask(what, channel.queue_bind(name(queue)?, source, key, options, arguments)).await
             }
             Target::Exchange(exchange) => {
                 let options = ExchangeBindOptions::default();
-                under_deadline(what, channel.exchange_bind(name(exchange)?, source, key, options, arguments)).await
+                connection.ask(what, channel.exchange_bind(name(exchange)?, source, key, options, arguments)).await
             }
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_compat::Compat;
 use futures_util::StreamExt;
 use lapin::options::BasicQosOptions;
+use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::tcp::{AsyncTcpStream, OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{ConnectionProperties, ErrorKind, Event};
@@ -142,6 +143,15 @@ impl Connection {
         self.state.clone()
     }
 
+    /// Whether it died over something that lapin cannot parse. What was asked of it at that moment failed for other
+    /// reasons ("closed"); the true one follows within moments.
+    pub async fn died_unparsable(&self) -> bool {
+        let mut state = self.state();
+        let down = state.wait_for(|s| matches!(s, State::Down { .. }));
+        let _ = timeout(Duration::from_millis(500), down).await;
+        matches!(&*self.state.borrow(), State::Down { unparsable: true, .. })
+    }
+
     /// Whether it can be used now.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -164,15 +174,32 @@ impl Connection {
         }
     }
 
+    /// Awaits one answer of the broker: not for ever, and no longer than the connection lives. (What is asked of a
+    /// connection in the moment it dies is not always answered by lapin.)
+    pub(super) async fn ask<T>(&self, what: &str, request: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
+        let mut state = self.state();
+        tokio::select! {
+            biased;
+            answer = under_deadline(what, request) => answer,
+            _ = state.wait_for(|s| matches!(s, State::Down { .. })) => {
+                Err(match &*self.state.borrow() {
+                    State::Down { unparsable: true, .. } => Error::Unparsable { what: what.to_owned() },
+                    State::Down { why, .. } => Error::Lost { what: what.to_owned(), why: why.clone() },
+                    _ => Error::Lost { what: what.to_owned(), why: "the connection ended".into() },
+                })
+            }
+        }
+    }
+
     /// A fresh channel.
     pub(super) async fn channel(&self) -> Result<lapin::Channel, Error> {
-        under_deadline("opening a channel", self.inner.create_channel()).await
+        self.ask("opening a channel", self.inner.create_channel()).await
     }
 
     /// A fresh channel with a prefetch.
     pub(super) async fn channel_with_prefetch(&self, prefetch: u16) -> Result<lapin::Channel, Error> {
         let channel = self.channel().await?;
-        under_deadline("setting the prefetch", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        self.ask("setting the prefetch", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
         Ok(channel)
     }
 
@@ -248,6 +275,16 @@ fn login_problem(error: &lapin::Error, vhost: &str) -> String {
         format!("login refused: check user and password ({text})")
     } else {
         text
+    }
+}
+
+/// Whether something that came in is to blame: bytes that lapin cannot parse, or a frame above the size agreed on (the
+/// broker adds headers of its own to a delivery, and a header block that just fitted then does not).
+fn is_unparsable(error: &lapin::Error) -> bool {
+    match error.kind() {
+        ErrorKind::ParsingError(_) => true,
+        ErrorKind::ProtocolError(e) => matches!(e.kind(), AMQPErrorKind::Hard(AMQPHardError::FRAMEERROR)),
+        _ => false,
     }
 }
 

@@ -51,7 +51,7 @@ impl Consumer {
         let channel = connection.channel_with_prefetch(prefetch).await?;
         let name = short(queue).map_err(|e| Error::Lost { what: queue.to_owned(), why: e.to_string() })?;
         let consume = channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
-        let stream = under_deadline(&format!("consuming queue {queue}"), consume).await?;
+        let stream = connection.ask(&format!("consuming queue {queue}"), consume).await?;
         Ok(Consumer { connection, channel, stream, queue: queue.to_owned(), ended: None })
     }
 
@@ -94,12 +94,12 @@ impl Consumer {
     /// Stops the broker from sending more. What was delivered can still be acknowledged.
     pub async fn cancel(&self) {
         let cancel = self.channel.basic_cancel(self.stream.tag(), BasicCancelOptions::default());
-        let _ = under_deadline("cancelling a consumer", cancel).await;
+        let _ = self.connection.ask("cancelling a consumer", cancel).await;
     }
 
     /// Gives back everything unanswered by closing the channel.
     pub async fn close(self) {
-        let _ = under_deadline("closing a channel", self.channel.close(200, "done".into())).await;
+        let _ = self.connection.ask("closing a channel", self.channel.close(200, "done".into())).await;
     }
 
     fn delivery(&self, item: Option<lapin::Result<LapinDelivery>>) -> Result<Delivery, Error> {

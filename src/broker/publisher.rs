@@ -14,7 +14,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Confirmation};
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, under_deadline};
+use super::connection::Connection;
 use super::error::Error;
 use super::link::Link;
 use super::wire::{self, ShortString};
@@ -281,7 +281,7 @@ impl Publisher {
             self.drop_lane();
             let connection = self.link.connection().await;
             let channel = connection.channel().await?;
-            under_deadline("switching to confirms", channel.confirm_select(ConfirmSelectOptions::default())).await?;
+            connection.ask("switching to confirms", channel.confirm_select(ConfirmSelectOptions::default())).await?;
             self.lane = Some(Lane { connection, channel });
         }
         self.lane.as_ref().ok_or_else(|| Error::Lost { what: "publishing".into(), why: "the channel is gone".into() })
@@ -294,7 +294,7 @@ impl Publisher {
             && lane.channel.status().connected()
         {
             tokio::spawn(async move {
-                let _ = under_deadline("closing a channel", lane.channel.close(200, "replaced".into())).await;
+                let _ = lane.connection.ask("closing a channel", lane.channel.close(200, "replaced".into())).await;
             });
         }
     }
