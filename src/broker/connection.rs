@@ -308,9 +308,7 @@ fn watch_state(connection: &lapin::Connection) -> watch::Receiver<State> {
                 Some(Event::ConnectionUnblocked) => State::Up,
                 // A channel's error is the channel's own affair.
                 Some(Event::Error(e)) if e.is_amqp_soft_error() => continue,
-                Some(Event::Error(e)) => {
-                    State::Down { why: e.to_string(), unparsable: matches!(e.kind(), ErrorKind::ParsingError(_)) }
-                }
+                Some(Event::Error(e)) => State::Down { why: e.to_string(), unparsable: is_unparsable(&e) },
                 Some(_) => continue,
                 None => State::Down { why: "the connection ended".into(), unparsable: false },
             };
