@@ -18,6 +18,9 @@ pub const POINTS: [&str; 9] = [
 ];
 
 /// Dies here if that was asked for.
+///
+/// # Panics
+/// Where `DWELL_CRASH_AT` names no crash point: a test that waits for one would never see it.
 #[cfg(debug_assertions)]
 pub fn point(name: &str) {
     use std::sync::OnceLock;
