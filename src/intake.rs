@@ -209,6 +209,9 @@ impl Intake {
                         caution = Caution::Since { passed: 0, at: Instant::now() };
                         continue;
                     }
+                    // Full measure again, and with it the topology is asserted: the queue itself may be gone, and caution
+                    // alone would look for it for ever.
+                    caution = Caution::None;
                     tracing::warn!(bridge = %self.bridge, error = %error, "the intake was interrupted; beginning again");
                 }
             }
