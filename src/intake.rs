@@ -238,12 +238,15 @@ impl Intake {
             Err(error) => Ended::Broken(error),
         };
         self.health.set(part, Some(NotReady::BrokerUnreachable));
-        if matches!(ended, Ended::Stopped | Ended::FullMeasure) {
+        if !matches!(ended, Ended::Broken(_)) {
             let cancels = async { tokio::join!(session.intake.cancel(), session.late.cancel()) };
             let _ = tokio::time::timeout(CLOSE, cancels).await;
             if let Some(parking) = &self.parking {
                 parking.drained(LAST_PASS).await;
             }
+            // Else what was acknowledged in the last moments comes again.
+            let flushes = async { tokio::join!(session.intake.flush(), session.late.flush()) };
+            let _ = tokio::time::timeout(CLOSE, flushes).await;
         }
         // Closing gives back what is deferred or was never looked at (that was not counted as taken in yet).
         self.metrics.settled(Settled::Requeued, session.deferred.len() as u64);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as LapinDelivery;
-use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicRejectOptions};
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use lapin::types::FieldTable;
 
 use super::connection::{Connection, State, under_deadline};
@@ -95,6 +95,29 @@ impl Consumer {
     pub async fn cancel(&self) {
         let cancel = self.channel.basic_cancel(self.stream.tag(), BasicCancelOptions::default());
         let _ = self.connection.ask("cancelling a consumer", cancel).await;
+    }
+
+    /// Makes sure that the queue has heard the acknowledgements that went out, before the channel is closed.
+    ///
+    /// A channel keeps at most 32 commands to a quorum queue under way (`SOFT_LIMIT` of `rabbit_fifo_client`); acks
+    /// beyond them wait in the channel, and closing it drops them: messages that were acknowledged come again. AMQP
+    /// has no answer to an ack, but beginning to consume is answered by the queue, in order with the acks sent before;
+    /// ending it again leaves time for those that waited. One message may be delivered to that consumer; it is given
+    /// back like all that is unanswered.
+    pub async fn flush(&self) {
+        if let Err(error) = self.flushed().await {
+            tracing::debug!(queue = %self.queue, error = %error, "acknowledgements were not flushed; some may come again");
+        }
+    }
+
+    async fn flushed(&self) -> Result<(), Error> {
+        let what = format!("flushing acknowledgements of queue {}", self.queue);
+        self.connection.ask(&what, self.channel.basic_qos(1, BasicQosOptions::default())).await?;
+        let name = short(&self.queue).map_err(|e| Error::Lost { what: what.clone(), why: e.to_string() })?;
+        let consume =
+            self.channel.basic_consume(name, "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let barrier = self.connection.ask(&what, consume).await?;
+        self.connection.ask(&what, self.channel.basic_cancel(barrier.tag(), BasicCancelOptions::default())).await
     }
 
     /// Gives back everything unanswered by closing the channel.
