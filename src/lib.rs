@@ -9,7 +9,8 @@
 //! - [`problem`] what may be wrong with either, and how it is shown
 //!
 //! What RabbitMQ is told, once:
-//! - [`declare`] topology → broker objects → declared
+//! - [`declare`] topology → broker objects → compared with what is there → declared
+//! - [`management`] RabbitMQ's management API: what exists, and policies
 //! - [`names`] every name of an object or header
 //!
 //! What happens to a message:
@@ -55,6 +56,7 @@ pub mod duration;
 pub mod exit;
 pub mod intake;
 pub mod log;
+pub mod management;
 pub mod message;
 pub mod metrics;
 pub mod names;

@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
+use url::Url;
+
 use crate::duration::Millis;
 
 /// All settings, with defaults filled in.
@@ -145,6 +148,20 @@ pub struct Http {
 /// A value that is never printed: passwords, tokens, addresses that hold them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
+
+// === impl Amqp ===
+
+impl Amqp {
+    /// The one vhost that all addresses name.
+    #[must_use]
+    pub fn vhost(&self) -> String {
+        let path = self.urls.first().and_then(|url| Url::parse(url.expose()).ok()).map(|url| url.path().to_owned());
+        match path.as_deref() {
+            None | Some("") => "/".to_owned(),
+            Some(path) => percent_decode_str(&path[1..]).decode_utf8_lossy().into_owned(),
+        }
+    }
+}
 
 // === impl Secret ===
 
