@@ -17,7 +17,7 @@ use crate::broker::{self, Link, Publisher, State};
 use crate::clock::{Clock, Real};
 use crate::config::Settings;
 use crate::decide::Rules;
-use crate::declare;
+use crate::declare::{self, Buffers};
 use crate::exit::Code;
 use crate::intake::Intake;
 use crate::metrics::{Metrics, Resting};
@@ -143,13 +143,13 @@ impl App {
 
         let declarations = declare::compile(&self.topology, &self.settings.amqp.prefix);
         let stop = flow.intake.token();
-        let connection = loop {
+        let (connection, buffers) = loop {
             let connection = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 connection = link.connection() => connection,
             };
             match declare::apply(connection.clone(), &declarations, self.store.as_ref()).await {
-                Ok(()) => break connection,
+                Ok(buffers) => break (connection, buffers),
                 // Lost in the middle: the next connection begins again, and what is declared stays so.
                 Err(declare::Error::Stopped { at, source }) => {
                     tracing::warn!(at = %at, error = %source, "declaring was interrupted; beginning again");
@@ -170,7 +170,7 @@ impl App {
         for bridge in &self.topology.bridges {
             self.start_bridge(bridge, &user, flow);
         }
-        flow.start(&flow.pump, "depths", self.look_at_depths(flow.pump.token()));
+        flow.start(&flow.pump, "depths", self.look_at_depths(buffers, flow.pump.token()));
         if let Some(store) = &self.store {
             flow.start(&flow.pump, "bridges without files", self.serve_others(store.clone(), user, flow));
         }
@@ -385,11 +385,11 @@ impl App {
     }
 
     /// How much waits where, for the metrics.
-    fn look_at_depths(&self, stop: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
+    fn look_at_depths(&self, buffers: Buffers, stop: CancellationToken) -> impl Future<Output = ()> + Send + 'static {
         let (link, metrics, store) = (self.control.clone(), self.metrics.clone(), self.store.clone());
         let (bridges, prefix) = (self.topology.bridges.clone(), self.settings.amqp.prefix.clone());
         async move {
-            let mut depths = Depths::default();
+            let mut depths = Depths { buffers, refused: BTreeMap::new() };
             loop {
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -408,8 +408,10 @@ impl App {
 }
 
 /// Looks at queue depths, and remembers which queues it was not allowed to look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Depths {
+    /// The buffer queues in use when the daemon started.
+    buffers: Buffers,
     /// Looks to go until a queue that was refused is asked for again: each refusal costs a channel and a line in the
     /// broker's log.
     refused: BTreeMap<String, u32>,
@@ -441,9 +443,9 @@ impl Depths {
             let failed = names::failed(&bridge.name);
             metrics.resting(Resting::Failed, &failed, self.depth(admin, &failed).await?);
             let of_bridge = metrics.bridge(&bridge.name);
-            if bridge.uses_tiers() {
-                for &ttl in &bridge.tiers {
-                    of_bridge.tier_depth(ttl, self.depth(admin, &names::buffer(&bridge.name, ttl)).await?);
+            for &ttl in &bridge.tiers {
+                if let Some(buffer) = self.buffers.get(&(bridge.name.clone(), ttl)).cloned() {
+                    of_bridge.tier_depth(ttl, self.depth(admin, &buffer).await?);
                 }
             }
             if let Some(store) = store

@@ -1,5 +1,6 @@
 //! Where a message goes: one pure function, and the table of section "Where a message goes" in the README.
 
+use crate::declare::Buffers;
 use crate::delay::Delay;
 use crate::duration::Millis;
 use crate::names;
@@ -92,6 +93,15 @@ impl Rules {
             long: bridge.long,
             has_store,
             priority_is_late,
+        }
+    }
+
+    /// From now on these members of the tiers' families are placed in.
+    pub fn use_buffers(&mut self, bridge: &str, buffers: &Buffers) {
+        for (ttl, queue) in &mut self.tiers {
+            if let Some(member) = buffers.get(&(bridge.to_owned(), *ttl)) {
+                queue.clone_from(member);
+            }
         }
     }
 }

@@ -55,6 +55,12 @@ impl Millis {
         Millis(n * DAY)
     }
 
+    /// As AMQP's integers, which have a sign; what exceeds them is longer than any broker holds.
+    #[must_use]
+    pub fn to_i64(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
     /// As the standard library's type, for timers.
     #[must_use]
     pub const fn to_std(self) -> Duration {

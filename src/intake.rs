@@ -585,9 +585,13 @@ impl Intake {
         session.deferred.insert(position, (at, taken));
     }
 
-    async fn assert_topology(&self, connection: &Arc<Connection>) -> Result<(), broker::Error> {
+    async fn assert_topology(&mut self, connection: &Arc<Connection>) -> Result<(), broker::Error> {
         match declare::apply(connection.clone(), &self.declarations, self.store.as_ref()).await {
-            Ok(()) => Ok(()),
+            Ok(buffers) => {
+                // A successor may have taken a buffer queue's place.
+                self.rules.use_buffers(&self.bridge, &buffers);
+                Ok(())
+            }
             Err(declare::Error::Stopped { source, .. }) => Err(source),
             // Somebody changed or forbade an object while we ran: consuming what is there is better than nothing.
             Err(refused @ declare::Error::Refused(_)) => {

@@ -110,6 +110,24 @@ pub fn buffer(bridge: &str, ttl: Millis) -> String {
     format!("{bridge}.wait.{ttl}")
 }
 
+/// A queue's arguments cannot be changed: where a buffer queue must be another one, a successor takes its place.
+/// Generation 1 is the buffer queue itself, generation 2 is `….2`.
+#[must_use]
+pub fn successor(buffer: &str, generation: u32) -> String {
+    if generation <= 1 { buffer.to_owned() } else { format!("{buffer}.{generation}") }
+}
+
+/// Which tier's buffer queue, of which bridge, that is, whatever its generation; `None`: it is none.
+#[must_use]
+pub fn tier_of_buffer(bridge: &str, queue: &str) -> Option<Millis> {
+    let rest = queue.strip_prefix(bridge)?.strip_prefix(".wait.")?;
+    let (tier, generation) = rest.split_once('.').unwrap_or((rest, "1"));
+    let ttl = tier.parse::<Millis>().ok()?;
+    let generation = generation.parse::<u32>().ok()?;
+    // Only what dwell would write itself: `60s` or `.02` is somebody else's.
+    (successor(&buffer(bridge, ttl), generation) == queue).then_some(ttl)
+}
+
 /// Exchange and queue of due messages that no work queue wanted.
 #[must_use]
 pub fn unrouted(bridge: &str) -> String {
@@ -140,9 +158,38 @@ pub fn place(prefix: &str) -> String {
     format!("{prefix}.place")
 }
 
+/// The exchange that remembers since when a queue has been draining, by a binding that never matches: nobody publishes
+/// to it.
+#[must_use]
+pub fn draining(prefix: &str) -> String {
+    format!("{prefix}.draining")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffer_queues_are_told_by_their_names_whatever_their_generation() {
+        let minute = Millis(60_000);
+        for (queue, ttl) in [
+            ("orders.wait.1m", Some(minute)),
+            ("orders.wait.1m.2", Some(minute)),
+            ("orders.wait.1m.11", Some(minute)),
+            ("orders.wait.60s", None),
+            ("orders.wait.1m.1", None),
+            ("orders.wait.1m.02", None),
+            ("orders.wait.1m.intake", None),
+            ("orders.wait.wait.1m", None),
+            ("orders.wait.", None),
+            ("orders.close", None),
+            ("other.wait.1m", None),
+        ] {
+            assert_eq!(tier_of_buffer("orders", queue), ttl, "{queue}");
+        }
+        assert_eq!(successor("orders.wait.1m", 1), "orders.wait.1m");
+        assert_eq!(successor("orders.wait.1m", 3), "orders.wait.1m.3");
+    }
 
     #[test]
     fn bookkeeping_of_an_earlier_pass_is_stripped_and_nothing_else() {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lapin::ExchangeKind;
 use lapin::options::{
-    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions,
+    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 
 use super::connection::Connection;
@@ -61,6 +62,11 @@ impl Admin {
                 other => other,
             },
         };
+        self.outcome(result)
+    }
+
+    /// A refusal has cost the channel.
+    fn outcome(&mut self, result: Result<(), Error>) -> Result<(), DeclareError> {
         result.map_err(|e| {
             self.channel = None;
             match e {
@@ -68,6 +74,72 @@ impl Admin {
                 other => DeclareError::Broker(other),
             }
         })
+    }
+
+    /// Whether an exchange or a queue exists, by a passive declare; `None`: the broker will not say (403: some versions
+    /// want rights for it). For bindings, which AMQP cannot ask for, always `None`.
+    ///
+    /// # Errors
+    /// The broker is gone, or too slow.
+    pub async fn exists(&mut self, object: &Object) -> Result<Option<bool>, Error> {
+        let what = format!("looking for {object}");
+        let connection = self.connection.clone();
+        let answer = match object {
+            Object::Exchange(x) => {
+                let Ok(name) = wire::short(&x.name) else { return Ok(None) };
+                let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+                let channel = self.channel().await?;
+                let declare = channel.exchange_declare(name, kind(&x.kind), options, Headers::default());
+                connection.ask(&what, declare).await
+            }
+            Object::Queue(q) => {
+                let Ok(name) = wire::short(&q.name) else { return Ok(None) };
+                let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+                let channel = self.channel().await?;
+                connection.ask(&what, channel.queue_declare(name, options, Headers::default())).await.map(|_| ())
+            }
+            Object::Binding(_) | Object::Unbound(_) => return Ok(None),
+        };
+        if answer.is_err() {
+            self.channel = None;
+        }
+        match answer {
+            Ok(()) => Ok(Some(true)),
+            Err(Error::Refused { code: 404, .. }) => Ok(Some(false)),
+            Err(Error::Refused { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes a queue, whatever is in it: quorum queues know no delete-if-empty, so the caller must have made sure.
+    ///
+    /// # Errors
+    /// See [`Admin::declare`].
+    pub async fn delete_queue(&mut self, queue: &str) -> Result<(), DeclareError> {
+        let what = format!("deleting queue '{queue}'");
+        let connection = self.connection.clone();
+        let deleted = async {
+            let channel = self.channel().await?;
+            let delete = channel.queue_delete(name(queue)?, QueueDeleteOptions::default());
+            connection.ask(&what, delete).await.map(|_| ())
+        }
+        .await;
+        self.outcome(deleted)
+    }
+
+    /// Deletes an exchange and the bindings from and to it.
+    ///
+    /// # Errors
+    /// See [`Admin::declare`].
+    pub async fn delete_exchange(&mut self, exchange: &str) -> Result<(), DeclareError> {
+        let what = format!("deleting exchange '{exchange}'");
+        let connection = self.connection.clone();
+        let deleted = async {
+            let channel = self.channel().await?;
+            connection.ask(&what, channel.exchange_delete(name(exchange)?, ExchangeDeleteOptions::default())).await
+        }
+        .await;
+        self.outcome(deleted)
     }
 
     /// How many messages are ready in a queue, by a passive declare; `None` where the broker will not say (missing,
@@ -102,16 +174,9 @@ impl Admin {
         let name = name(&x.name)?;
         let options =
             ExchangeDeclareOptions { durable: true, internal: x.internal, ..ExchangeDeclareOptions::default() };
-        let kind = match x.kind {
-            "topic" => ExchangeKind::Topic,
-            "direct" => ExchangeKind::Direct,
-            "fanout" => ExchangeKind::Fanout,
-            "headers" => ExchangeKind::Headers,
-            other => ExchangeKind::Custom(other.to_owned()),
-        };
         let connection = self.connection.clone();
         let channel = self.channel().await?;
-        connection.ask(what, channel.exchange_declare(name, kind, options, table(&x.arguments)?)).await
+        connection.ask(what, channel.exchange_declare(name, kind(&x.kind), options, table(&x.arguments)?)).await
     }
 
     async fn queue(&mut self, q: &Queue, what: &str) -> Result<(), Error> {
@@ -156,6 +221,16 @@ impl Admin {
     }
 }
 
+fn kind(name: &str) -> ExchangeKind {
+    match name {
+        "topic" => ExchangeKind::Topic,
+        "direct" => ExchangeKind::Direct,
+        "fanout" => ExchangeKind::Fanout,
+        "headers" => ExchangeKind::Headers,
+        other => ExchangeKind::Custom(other.to_owned()),
+    }
+}
+
 fn name(text: &str) -> Result<ShortString, Error> {
     // Topologies are validated; a name that is too long can only be a defect, and is refused rather than a panic.
     wire::short(text).map_err(|e| Error::Refused { what: text.to_owned(), code: 406, text: e.to_string() })
@@ -169,6 +244,8 @@ fn table(arguments: &Arguments) -> Result<Headers, Error> {
             Argument::Int(n) => Value::LongLongInt(*n),
             Argument::Text(s) => wire::text(s),
             Argument::Present => Value::Void,
+            // Only ever read from a broker, never declared.
+            Argument::Other(json) => wire::text(json),
         };
         table.insert(name(key)?, value);
     }

@@ -1,10 +1,12 @@
 //! Declarations → broker: each object declared idempotently, all conflicts gathered before giving up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::declaration::{Arguments, Binding, Declarations, DefaultWay, Object, Target};
+use super::declaration::{Declarations, DefaultWay, Object, Queue, TierWay};
 use crate::broker::admin::{Admin, DeclareError};
 use crate::broker::{self, Connection};
+use crate::duration::Millis;
 use crate::store::Store;
 
 /// The topology could not be declared as it stands.
@@ -36,11 +38,14 @@ pub struct Refusal {
     pub help: String,
 }
 
-/// Declares everything, in order.
+/// Which member of each tier's family is in use, by bridge and tier.
+pub type Buffers = BTreeMap<(String, Millis), String>;
+
+/// Declares everything, in order, without knowing what is there.
 ///
 /// An object that is refused does not keep the others from being declared: each refusal costs a channel, and the
 /// next object gets a fresh one (case B40). A crash in the middle costs nothing: declaring again is a no-op for what
-/// is there, and gates come last, so nobody publishes into a half-made bridge.
+/// is there, and what is not bound yet goes by the intake.
 ///
 /// # Errors
 /// [`Error::Refused`] with every refusal; [`Error::Stopped`] where the connection was lost.
@@ -48,7 +53,7 @@ pub async fn apply(
     connection: Arc<Connection>,
     declarations: &Declarations,
     store: Option<&Store>,
-) -> Result<(), Error> {
+) -> Result<Buffers, Error> {
     let mut admin = Admin::new(connection);
     let mut refusals = Vec::new();
     for object in &declarations.objects {
@@ -58,17 +63,85 @@ pub async fn apply(
             Err(DeclareError::Broker(source)) => return Err(Error::Stopped { at: object.to_string(), source }),
         }
     }
-    for way in &declarations.defaults {
-        match lead(&mut admin, way, store).await {
-            Ok(()) => {}
-            Err(DeclareError::Refused { code, text }) => {
-                let object = Object::Binding(binding(way, way.queue.as_deref().unwrap_or_default()));
-                refusals.push(explain(&object, code, &text));
-            }
-            Err(DeclareError::Broker(source)) => return Err(Error::Stopped { at: way.exchange.clone(), source }),
+    let mut buffers = Buffers::new();
+    for way in &declarations.tiers {
+        match lead_tier(&mut admin, way).await {
+            Ok(member) => buffers.extend(member.map(|member| ((way.bridge.clone(), way.ttl), member))),
+            Err(Trouble::Refused(refusal)) => refusals.push(refusal),
+            Err(Trouble::Broker(source)) => return Err(Error::Stopped { at: way.queue.name.clone(), source }),
         }
     }
-    if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
+    for way in &declarations.defaults {
+        match lead_default(&mut admin, way, &declarations.tiers, &buffers, store).await {
+            Ok(()) => {}
+            Err(Trouble::Refused(refusal)) => refusals.push(refusal),
+            Err(Trouble::Broker(source)) => return Err(Error::Stopped { at: way.exchange.clone(), source }),
+        }
+    }
+    if refusals.is_empty() { Ok(buffers) } else { Err(Error::Refused(refusals)) }
+}
+
+/// Why a way could not be led.
+enum Trouble {
+    Refused(Refusal),
+    Broker(broker::Error),
+}
+
+/// One step of leading a way.
+async fn step(admin: &mut Admin, object: &Object) -> Result<(), Trouble> {
+    admin.declare(object).await.map_err(|e| match e {
+        DeclareError::Refused { code, text } => Trouble::Refused(explain(object, code, &text)),
+        DeclareError::Broker(source) => Trouble::Broker(source),
+    })
+}
+
+/// Makes a tier lead to one member of its family, and says to which.
+///
+/// The first member whose name is free or who has the wanted arguments. In this order: the others unbound, ours bound,
+/// the others unbound again: what comes between goes by the intake. Two daemons with different files that do this at
+/// once end with one of the two bound, or with none: for both to stay bound, each would have had to bind after the
+/// other's last unbinding. AMQP cannot list queues, so all are unbound that could exist; that is no error for those that
+/// do not.
+async fn lead_tier(admin: &mut Admin, way: &TierWay) -> Result<Option<String>, Trouble> {
+    let mut ours = None;
+    if way.used {
+        let mut refused = None;
+        for member in way.members() {
+            match step(admin, &Object::Queue(Queue { name: member.clone(), ..way.queue.clone() })).await {
+                Ok(()) => {
+                    ours = Some(member);
+                    break;
+                }
+                Err(Trouble::Refused(refusal)) if refusal.code == 406 => {
+                    refused.get_or_insert(refusal);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        if let Some(refusal) = refused {
+            let Some(ours) = &ours else { return Err(Trouble::Refused(refusal)) };
+            tracing::info!(bridge = %way.bridge, old = %refusal.object, why = %refusal.why, successor = %ours,
+                "a buffer queue cannot be changed: its successor takes its place, and it drains");
+        }
+    }
+    let others: Vec<String> = way.members().filter(|member| Some(member) != ours.as_ref()).collect();
+    unbind_all(admin, way, &others).await?;
+    if let Some(ours) = &ours {
+        for binding in way.bindings(ours) {
+            step(admin, &Object::Binding(binding)).await?;
+        }
+        unbind_all(admin, way, &others).await?;
+    }
+    Ok(ours)
+}
+
+async fn unbind_all(admin: &mut Admin, way: &TierWay, members: &[String]) -> Result<(), Trouble> {
+    for member in members {
+        for binding in way.bindings(member) {
+            step(admin, &Object::Unbound(binding)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the way of messages without a header lead to one queue.
@@ -76,11 +149,20 @@ pub async fn apply(
 /// In this order: remember ours, unbind every other that was ever remembered, bind ours, look again. Whatever is
 /// unbound between is caught by the intake. A crash after remembering leaves one name too many in the memory, never one
 /// too few. Two daemons with different files that do this at once end with one of the two queues, or with none.
-async fn lead(admin: &mut Admin, way: &DefaultWay, store: Option<&Store>) -> Result<(), DeclareError> {
+async fn lead_default(
+    admin: &mut Admin,
+    way: &DefaultWay,
+    tiers: &[TierWay],
+    buffers: &Buffers,
+    store: Option<&Store>,
+) -> Result<(), Trouble> {
+    let ours = way.ttl.and_then(|ttl| buffers.get(&(way.bridge.clone(), ttl)));
+    let family = tiers.iter().filter(|tier| tier.bridge == way.bridge).flat_map(TierWay::members);
+    let others: Vec<String> = family.filter(|member| Some(member) != ours).collect();
     for _ in 0..LOOKS {
-        let remembered = match (store, &way.queue) {
-            (None, _) => Vec::new(),
-            (Some(store), queue) => match store.remember_default(&way.bridge, queue.as_deref()).await {
+        let remembered = match store {
+            None => Vec::new(),
+            Some(store) => match store.remember_default(&way.bridge, ours.map(String::as_str)).await {
                 Ok(remembered) => remembered,
                 Err(error) => {
                     // What an earlier file has bound cannot be known now. Without a binding of ours nothing can come
@@ -91,12 +173,12 @@ async fn lead(admin: &mut Admin, way: &DefaultWay, store: Option<&Store>) -> Res
                 }
             },
         };
-        let strangers: Vec<String> = remembered.into_iter().filter(|queue| Some(queue) != way.queue.as_ref()).collect();
-        for queue in strangers.iter().chain(&way.others) {
-            admin.declare(&Object::Unbound(binding(way, queue))).await?;
+        let strangers: Vec<String> = remembered.into_iter().filter(|queue| Some(queue) != ours).collect();
+        for queue in strangers.iter().chain(&others) {
+            step(admin, &Object::Unbound(way.to(queue))).await?;
         }
-        if let Some(queue) = &way.queue {
-            admin.declare(&Object::Binding(binding(way, queue))).await?;
+        if let Some(ours) = ours {
+            step(admin, &Object::Binding(way.to(ours))).await?;
         }
         let Some(store) = store.filter(|_| !strangers.is_empty()) else { return Ok(()) };
         if let Err(error) = store.forget_defaults(&way.bridge, &strangers).await {
@@ -109,15 +191,6 @@ async fn lead(admin: &mut Admin, way: &DefaultWay, store: Option<&Store>) -> Res
 
 /// How often the memory is looked at again after a stranger was found: another daemon may be doing the same.
 const LOOKS: usize = 4;
-
-fn binding(way: &DefaultWay, queue: &str) -> Binding {
-    Binding {
-        source: way.exchange.clone(),
-        target: Target::Queue(queue.to_owned()),
-        routing_key: String::new(),
-        arguments: Arguments::new(),
-    }
-}
 
 /// The broker's words → object, argument, both values, and the way out.
 fn explain(object: &Object, code: u16, text: &str) -> Refusal {
@@ -185,7 +258,7 @@ fn render(refusals: &[Refusal]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::declare::declaration::Queue;
+    use crate::declare::declaration::Arguments;
 
     #[test]
     fn the_brokers_words_become_object_argument_and_both_values() {

@@ -13,9 +13,12 @@
 //!
 //! Every bridge has the whole chain, also where it uses no tier: an alternate exchange is an argument, and arguments
 //! of an exchange cannot be changed while messages pass through it. What a bridge uses of the chain is said by
-//! bindings alone, which can be changed at any time.
+//! bindings alone, which can be changed at any time. The tiers' buffer queues are said apart from the other objects: a
+//! successor may have to take one's place.
 
-use super::declaration::{Argument, Arguments, Binding, Declarations, DefaultWay, Exchange, Object, Queue, Target};
+use super::declaration::{
+    Argument, Arguments, Binding, Declarations, DefaultWay, Exchange, Object, Queue, Target, TierWay,
+};
 use crate::duration::Millis;
 use crate::names::{self, header};
 use crate::topology::{self, Bridge, QueueType, Topology, WorkQueue};
@@ -44,7 +47,7 @@ pub fn compile(topology: &Topology, prefix: &str) -> Declarations {
     for bridge in &topology.bridges {
         compile_bridge(bridge, &rejected, &place, &mut out);
     }
-    Declarations { objects: out.objects, defaults: out.defaults }
+    Declarations { objects: out.objects, tiers: out.tiers, defaults: out.defaults }
 }
 
 fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builder) {
@@ -90,34 +93,20 @@ fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builde
     out.exchange(&default, "fanout", true, Some(&intake));
     out.exchange(&rest, "headers", true, Some(&default));
     out.exchange(&tiers, "headers", true, Some(&rest));
-    if bridge.uses_tiers() {
-        for &ttl in &bridge.tiers {
-            let buffer = names::buffer(b, ttl);
-            out.queue(&buffer, buffer_arguments(ttl, work, bridge.queue_type));
-            out.bind(place, Target::Queue(buffer.clone()), "", exactly(header::TIER, Argument::Text(buffer.clone())));
-        }
-    }
     let mut has_delay = Arguments::from([("x-match".into(), Argument::Text("any-with-x".into()))]);
     has_delay.insert(header::DELAY.into(), Argument::Present);
     out.bind(&rest, Target::Exchange(intake.clone()), "", has_delay);
     for &ttl in &bridge.tiers {
-        let buffer = Target::Queue(names::buffer(b, ttl));
-        // All integer types match one integer binding; a string needs its own.
-        for value in [Argument::Int(as_int(ttl)), Argument::Text(ttl.0.to_string())] {
-            if bridge.uses_tiers() {
-                out.bind(&tiers, buffer.clone(), "", exactly(header::DELAY, value));
-            } else {
-                out.unbind(&tiers, buffer.clone(), exactly(header::DELAY, value));
-            }
-        }
+        out.tiers.push(TierWay {
+            bridge: bridge.name.clone(),
+            ttl,
+            queue: Queue { name: names::buffer(b, ttl), arguments: buffer_arguments(ttl, work, bridge.queue_type) },
+            used: bridge.uses_tiers(),
+            tiers: tiers.clone(),
+            place: place.to_owned(),
+        });
     }
-    let native = bridge.native_default();
-    out.defaults.push(DefaultWay {
-        bridge: bridge.name.clone(),
-        exchange: default,
-        queue: native.map(|ttl| names::buffer(b, ttl)),
-        others: bridge.tiers.iter().filter(|ttl| native != Some(**ttl)).map(|ttl| names::buffer(b, *ttl)).collect(),
-    });
+    out.defaults.push(DefaultWay { bridge: bridge.name.clone(), exchange: default, ttl: bridge.native_default() });
 
     // The gate, where publishers enter, last.
     out.exchange(&bridge.exchange, "headers", false, Some(&tiers));
@@ -169,18 +158,8 @@ fn buffer_arguments(ttl: Millis, work: &str, kind: QueueType) -> Arguments {
             ("x-dead-letter-exchange".into(), Argument::Text(work.into())),
         ]),
     };
-    arguments.insert("x-message-ttl".into(), Argument::Int(as_int(ttl)));
+    arguments.insert("x-message-ttl".into(), Argument::Int(ttl.to_i64()));
     arguments
-}
-
-/// A match on one header; plain `all` would skip names that begin with `x-` and then match everything.
-fn exactly(name: &str, value: Argument) -> Arguments {
-    Arguments::from([("x-match".into(), Argument::Text("all-with-x".into())), (name.to_owned(), value)])
-}
-
-fn as_int(ttl: Millis) -> i64 {
-    // Tiers are at most ten years: validated.
-    i64::try_from(ttl.0).unwrap_or(i64::MAX)
 }
 
 impl From<&topology::Argument> for Argument {
@@ -197,23 +176,24 @@ impl From<&topology::Argument> for Argument {
 #[derive(Default)]
 struct Builder {
     objects: Vec<Object>,
+    tiers: Vec<TierWay>,
     defaults: Vec<DefaultWay>,
 }
 
 impl Builder {
-    fn exchange(&mut self, name: &str, kind: &'static str, internal: bool, alternate: Option<&str>) {
+    fn exchange(&mut self, name: &str, kind: &str, internal: bool, alternate: Option<&str>) {
         let arguments =
             alternate.map(|a| ("alternate-exchange".to_owned(), Argument::Text(a.to_owned()))).into_iter().collect();
-        self.objects.push(Object::Exchange(Exchange { name: name.to_owned(), kind, internal, arguments }));
+        self.objects.push(Object::Exchange(Exchange {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            internal,
+            arguments,
+        }));
     }
 
     fn queue(&mut self, name: &str, arguments: Arguments) {
         self.objects.push(Object::Queue(Queue { name: name.to_owned(), arguments }));
-    }
-
-    fn unbind(&mut self, source: &str, target: Target, arguments: Arguments) {
-        let binding = Binding { source: source.to_owned(), target, routing_key: String::new(), arguments };
-        self.objects.push(Object::Unbound(binding));
     }
 
     fn bind(&mut self, source: &str, target: Target, routing_key: &str, arguments: Arguments) {
@@ -228,11 +208,11 @@ mod tests {
     use crate::topology::{Limits, parse_texts};
     use std::collections::BTreeSet;
 
-    fn compiled(text: &str) -> Vec<Object> {
+    fn compiled(text: &str) -> Declarations {
         let text = format!("version = 1\n{text}");
         let loaded = parse_texts(vec![("test.toml".into(), text)], &Limits::default());
         let topology = loaded.topology.unwrap_or_else(|| panic!("{:?}", loaded.problems));
-        compile(&topology, "dwell").objects
+        compile(&topology, "dwell")
     }
 
     const ORDERS: &str = r#"
@@ -244,16 +224,6 @@ mod tests {
         bind = ["order.#"]
     "#;
 
-    fn queue<'a>(objects: &'a [Object], name: &str) -> &'a Arguments {
-        objects
-            .iter()
-            .find_map(|o| match o {
-                Object::Queue(q) if q.name == name => Some(&q.arguments),
-                _ => None,
-            })
-            .unwrap_or_else(|| panic!("no queue {name}"))
-    }
-
     fn text(arguments: &Arguments, name: &str) -> Option<String> {
         match arguments.get(name) {
             Some(Argument::Text(text)) => Some(text.clone()),
@@ -263,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_catches_comes_before_what_leads_to_it() {
-        let objects = compiled(ORDERS);
+        let objects = compiled(ORDERS).objects;
         let mut there = BTreeSet::new();
         for object in &objects {
             let needs: Vec<(&str, String)> = match object {
@@ -297,8 +267,9 @@ mod tests {
 
     #[test]
     fn every_queue_that_dead_letters_does_so_at_least_once_and_none_forgets() {
-        for object in compiled(ORDERS) {
-            let Object::Queue(q) = object else { continue };
+        let declarations = compiled(ORDERS);
+        let queues = declarations.objects.iter().filter_map(|o| if let Object::Queue(q) = o { Some(q) } else { None });
+        for q in queues.chain(declarations.tiers.iter().map(|tier| &tier.queue)) {
             assert_eq!(text(&q.arguments, "x-queue-type").as_deref(), Some("quorum"), "{}", q.name);
             for never in ["x-expires", "x-max-length", "x-max-length-bytes", "x-dead-letter-routing-key"] {
                 assert!(!q.arguments.contains_key(never), "{} has {never}", q.name);
@@ -317,56 +288,52 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_tier_has_a_binding_for_integers_and_one_for_strings() {
-        let objects = compiled(ORDERS);
-        for value in [Argument::Int(60_000), Argument::Text("60000".into())] {
-            let wanted = Binding {
-                source: "orders.tiers".into(),
-                target: Target::Queue("orders.wait.1m".into()),
-                routing_key: String::new(),
-                arguments: exactly(header::DELAY, value),
-            };
-            assert!(objects.contains(&Object::Binding(wanted)));
-        }
-        assert_eq!(queue(&objects, "orders.wait.1m").get("x-message-ttl"), Some(&Argument::Int(60_000)));
+    fn an_exact_tier_has_a_binding_for_integers_and_one_for_strings_to_any_member_of_its_family() {
+        let declarations = compiled(ORDERS);
+        let minute = &declarations.tiers[1];
+        assert_eq!(minute.queue.arguments.get("x-message-ttl"), Some(&Argument::Int(60_000)));
+        assert_eq!(minute.members().take(2).collect::<Vec<_>>(), ["orders.wait.1m", "orders.wait.1m.2"]);
+        let to = |source: &str, name: &str, value: Argument| Binding {
+            source: source.into(),
+            target: Target::Queue("orders.wait.1m.2".into()),
+            routing_key: String::new(),
+            arguments: Arguments::from([("x-match".into(), Argument::Text("all-with-x".into())), (name.into(), value)]),
+        };
+        let wanted = [
+            to("orders.tiers", header::DELAY, Argument::Int(60_000)),
+            to("orders.tiers", header::DELAY, Argument::Text("60000".into())),
+            to("dwell.place", header::TIER, Argument::Text("orders.wait.1m.2".into())),
+        ];
+        assert_eq!(minute.bindings("orders.wait.1m.2").collect::<Vec<_>>(), wanted);
     }
 
     #[test]
-    fn one_tier_is_the_default_and_the_others_may_not_be_bound() {
-        let way = |text: &str| {
-            let text = format!("version = 1\n{text}");
-            let loaded = parse_texts(vec![("test.toml".into(), text)], &Limits::default());
-            let topology = loaded.topology.unwrap_or_else(|| panic!("{:?}", loaded.problems));
-            let way = compile(&topology, "dwell").defaults.remove(0);
-            (way.queue, way.others)
-        };
-        let (ten, minute) = ("orders.wait.10s".to_owned(), "orders.wait.1m".to_owned());
-        assert_eq!(way(ORDERS), (Some(ten.clone()), vec![minute.clone()]));
+    fn one_tier_is_the_default_or_none() {
+        let way = |text: &str| compiled(text).defaults.remove(0).ttl;
+        assert_eq!(way(ORDERS), Some(Millis(10_000)));
         let changed = ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "1m""#);
-        assert_eq!(way(&changed), (Some(minute.clone()), vec![ten.clone()]));
+        assert_eq!(way(&changed), Some(Millis(60_000)));
         for none in [
             ORDERS.replace(r#"default_delay = "10s""#, r#"default_delay = "15s""#),
             ORDERS.replace("[bridge.orders]", "[bridge.orders]\nnative = false"),
         ] {
-            assert_eq!(way(&none), (None, vec![ten.clone(), minute.clone()]));
+            assert_eq!(way(&none), None);
         }
     }
 
     #[test]
-    fn a_bridge_whose_tiers_may_not_be_used_has_them_unbound() {
+    fn a_bridge_that_may_not_use_its_tiers_does_not_use_them() {
+        let used = |text: &str| compiled(text).tiers.iter().map(|tier| tier.used).collect::<Vec<_>>();
+        assert_eq!(used(ORDERS), [true, true]);
         for extra in ["native = false", "cancellable = true"] {
-            let objects = compiled(&ORDERS.replace("[bridge.orders]", &format!("[bridge.orders]\n{extra}")));
-            let tiers = |o: &&Object| matches!(o, Object::Binding(b) if b.source == "orders.tiers");
-            assert_eq!(objects.iter().filter(tiers).count(), 0, "{extra}");
-            let unbound = |o: &&Object| matches!(o, Object::Unbound(b) if b.source == "orders.tiers");
-            assert_eq!(objects.iter().filter(unbound).count(), 4, "{extra}");
+            assert_eq!(used(&ORDERS.replace("[bridge.orders]", &format!("[bridge.orders]\n{extra}"))), [false, false]);
         }
     }
 
     #[test]
     fn arguments_of_exchanges_do_not_depend_on_what_may_change() {
         let exchanges = |text: &str| -> Vec<Object> {
-            compiled(text).into_iter().filter(|o| matches!(o, Object::Exchange(_))).collect()
+            compiled(text).objects.into_iter().filter(|o| matches!(o, Object::Exchange(_))).collect()
         };
         let before = exchanges(ORDERS);
         for (from, to) in [
@@ -390,7 +357,8 @@ mod tests {
             name = "orders.close"
             bind = ["order.#"]
         "#,
-        );
+        )
+        .objects;
         assert!(!objects.iter().any(|o| matches!(o, Object::Exchange(x) if x.name == "shop")));
         assert!(objects.iter().any(|o| matches!(o, Object::Binding(b) if b.source == "shop")));
     }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::duration::Millis;
+use crate::names::{self, header};
+
 /// Arguments of an object, by name.
 pub type Arguments = BTreeMap<String, Argument>;
 
 /// A value in an argument table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Argument {
     /// A boolean.
     Bool(bool),
@@ -16,6 +19,8 @@ pub enum Argument {
     Text(String),
     /// Void: in a headers binding it matches the presence of a header, whatever its value.
     Present,
+    /// A value of a kind that dwell never declares, as the management API shows it.
+    Other(String),
 }
 
 /// A durable exchange.
@@ -24,7 +29,7 @@ pub struct Exchange {
     /// Its name.
     pub name: String,
     /// RabbitMQ's type name.
-    pub kind: &'static str,
+    pub kind: String,
     /// Clients may not publish to it; only alternate and dead-letter routing does.
     pub internal: bool,
     /// `alternate-exchange` and the like.
@@ -50,7 +55,7 @@ pub enum Target {
 }
 
 /// A binding.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Binding {
     /// The exchange it leads from.
     pub source: String,
@@ -82,9 +87,36 @@ pub enum Object {
 pub struct Declarations {
     /// The objects, in order.
     pub objects: Vec<Object>,
+    /// The tiers' buffer queues and what leads there. They come after the gates: what finds no way into them yet goes by
+    /// the intake.
+    pub tiers: Vec<TierWay>,
     /// Each bridge's way for messages without a delay header.
     pub defaults: Vec<DefaultWay>,
 }
+
+/// A tier's buffer queue, and what leads there.
+///
+/// A queue's arguments cannot be changed. Where the buffer queue must be another one (another type, another work
+/// exchange), a successor takes its place (`….2`), and the old one drains. A message would be doubled by two of them, so
+/// bindings must lead to one of the family at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierWay {
+    /// The bridge.
+    pub bridge: String,
+    /// How long a message waits there.
+    pub ttl: Millis,
+    /// The buffer queue, by the family's first name.
+    pub queue: Queue,
+    /// False: the bridge does not use its tiers, so nothing may lead there from the publishers.
+    pub used: bool,
+    /// The headers exchange that knows the tiers, `<bridge>.tiers`.
+    pub tiers: String,
+    /// The headers exchange by which the daemon places, `dwell.place`.
+    pub place: String,
+}
+
+/// A tier's family has so many members at most; more would mean that somebody creates them by mistake.
+const GENERATIONS: u32 = 9;
 
 /// Where a bridge's messages without a delay header go inside the broker: to one buffer queue, or to the intake.
 ///
@@ -96,10 +128,80 @@ pub struct DefaultWay {
     pub bridge: String,
     /// The fanout, `<bridge>.default`; its alternate exchange leads to the intake.
     pub exchange: String,
-    /// The buffer queue of `default_delay`; `None`: the intake decides.
-    pub queue: Option<String>,
-    /// The other tiers' buffer queues in the files: they must not be bound.
-    pub others: Vec<String>,
+    /// The tier of `default_delay`; `None`: the intake decides.
+    pub ttl: Option<Millis>,
+}
+
+// === impl TierWay ===
+
+impl TierWay {
+    /// The names of all that can be of the family, the first one first.
+    pub fn members(&self) -> impl Iterator<Item = String> {
+        (1..=GENERATIONS).map(|generation| names::successor(&self.queue.name, generation))
+    }
+
+    /// All bindings that lead to that member, but for the default's.
+    pub fn bindings(&self, member: &str) -> impl Iterator<Item = Binding> {
+        self.natively(member).into_iter().chain([self.placed(member)])
+    }
+
+    /// The bindings by which publishers reach that member: all integer types match one integer binding; a string needs its
+    /// own.
+    fn natively(&self, member: &str) -> [Binding; 2] {
+        [Argument::Int(self.ttl.to_i64()), Argument::Text(self.ttl.0.to_string())]
+            .map(|value| Binding::on_header(&self.tiers, member, header::DELAY, value))
+    }
+
+    /// The binding by which the daemon reaches that member.
+    fn placed(&self, member: &str) -> Binding {
+        Binding::on_header(&self.place, member, header::TIER, Argument::Text(member.to_owned()))
+    }
+}
+
+// === impl DefaultWay ===
+
+impl DefaultWay {
+    /// The binding that leads to that queue.
+    #[must_use]
+    pub fn to(&self, queue: &str) -> Binding {
+        Binding {
+            source: self.exchange.clone(),
+            target: Target::Queue(queue.to_owned()),
+            routing_key: String::new(),
+            arguments: Arguments::new(),
+        }
+    }
+}
+
+// === impl Binding ===
+
+impl Binding {
+    /// A match on one header; plain `all` would skip names that begin with `x-` and then match everything.
+    fn on_header(source: &str, queue: &str, name: &str, value: Argument) -> Binding {
+        Binding {
+            source: source.to_owned(),
+            target: Target::Queue(queue.to_owned()),
+            routing_key: String::new(),
+            arguments: Arguments::from([
+                ("x-match".into(), Argument::Text("all-with-x".into())),
+                (name.to_owned(), value),
+            ]),
+        }
+    }
+}
+
+// === impl Argument ===
+
+impl std::fmt::Display for Argument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Argument::Bool(b) => write!(f, "{b}"),
+            Argument::Int(n) => write!(f, "{n}"),
+            Argument::Text(s) => write!(f, "'{s}'"),
+            Argument::Present => f.write_str("void"),
+            Argument::Other(json) => f.write_str(json),
+        }
+    }
 }
 
 // === impl Declarations ===
@@ -108,7 +210,9 @@ impl Declarations {
     /// How many exchanges, queues and bindings.
     #[must_use]
     pub fn counts(&self) -> (usize, usize, usize) {
-        self.objects.iter().fold((0, 0, 0), |(x, q, b), o| match o {
+        let tiers = self.tiers.iter().filter(|tier| tier.used).count();
+        let defaults = self.defaults.iter().filter(|way| way.ttl.is_some()).count();
+        self.objects.iter().fold((0, tiers, 3 * tiers + defaults), |(x, q, b), o| match o {
             Object::Exchange(_) => (x + 1, q, b),
             Object::Queue(_) => (x, q + 1, b),
             Object::Binding(_) => (x, q, b + 1),

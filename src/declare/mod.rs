@@ -4,5 +4,5 @@ mod apply;
 mod compile;
 pub mod declaration;
 
-pub use apply::{Error, Refusal, apply};
+pub use apply::{Buffers, Error, Refusal, apply};
 pub use compile::compile;
