@@ -3,6 +3,7 @@
 //! What is asked for goes to standard output, everything else to standard error. An error says what, where, why and
 //! what to do.
 
+mod plan;
 mod send;
 
 use std::ffi::OsString;
@@ -40,6 +41,10 @@ pub enum Command {
     Run(RunArgs),
     /// Read settings and topology files, and say everything that is wrong with them.
     Check(CheckArgs),
+    /// Compare the topology with what RabbitMQ has, and say what `apply` would do.
+    Plan(plan::PlanArgs),
+    /// Do what `plan` says.
+    Apply(plan::PlanArgs),
     /// Publish one message and wait for the broker's confirm.
     Send(SendArgs),
 }
@@ -128,8 +133,8 @@ struct LogOverrides {
     log_format: Option<String>,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed or stopped half way, 4 refused, 64 usage, 65 bad file or \
-                          setting, 69 broker or store out of reach or not allowed.";
+const EXIT_CODES: &str = "Exit codes: 0 done or nothing to do, 1 failed or stopped half way, 3 `plan` has changes, 4 refused, \
+                          64 usage, 65 bad file or setting, 69 broker or store out of reach or not allowed.";
 
 /// RabbitMQ's own limit before 4.0, and more than any later one takes without being told to.
 const MAX_BODY: u64 = 128 * 1024 * 1024;
@@ -151,6 +156,8 @@ pub fn carry_out(command: Command) -> Code {
     let done = match command {
         Command::Run(args) => run(&args),
         Command::Check(args) => Ok(check(&args)),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Apply(args) => plan::apply(&args),
         Command::Send(args) => send(&args),
     };
     done.unwrap_or_else(|code| code)

@@ -61,6 +61,8 @@ pub struct ExchangeInfo {
     pub kind: String,
     /// Survives a restart.
     pub durable: bool,
+    /// Goes with its last binding.
+    pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
     /// Its arguments.
@@ -78,7 +80,15 @@ pub struct QueueInfo {
     pub name: String,
     /// Survives a restart.
     pub durable: bool,
-    /// Its arguments; the type is among them.
+    /// Goes with its last consumer.
+    pub auto_delete: bool,
+    /// One connection's own.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// `classic`, `quorum` or `stream`.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    /// Its arguments; the type is among them unless the vhost's default decided.
     #[serde(default)]
     pub arguments: serde_json::Map<String, Value>,
     /// What policies make of it: the effective values.

@@ -28,7 +28,7 @@ use crate::topology::{self, Bridge, QueueType, Topology, WorkQueue};
 const INTAKE_DELIVERY_LIMIT: i64 = 100;
 
 /// The same for work queues: RabbitMQ 4's own default, said aloud so that 3.10 counts alike.
-const WORK_DELIVERY_LIMIT: i64 = 20;
+pub(super) const WORK_DELIVERY_LIMIT: i64 = 20;
 
 /// Everything that the topology needs in the broker. `prefix` begins the vhost-wide names.
 #[must_use]
@@ -48,6 +48,18 @@ pub fn compile(topology: &Topology, prefix: &str) -> Declarations {
         compile_bridge(bridge, &rejected, &place, &mut out);
     }
     Declarations { objects: out.objects, tiers: out.tiers, defaults: out.defaults }
+}
+
+/// What a bridge needs and others declare: never declared here, but it must exist.
+pub(super) fn others(bridge: &Bridge) -> Vec<Object> {
+    let work = &bridge.work_exchange;
+    let exchange = (!work.declare).then(|| {
+        let kind = work.kind.as_str().to_owned();
+        Object::Exchange(Exchange { name: work.name.clone(), kind, internal: false, arguments: Arguments::new() })
+    });
+    let queues = bridge.queues.iter().filter(|queue| !queue.declare);
+    let queues = queues.map(|queue| Object::Queue(Queue { name: queue.name.clone(), arguments: Arguments::new() }));
+    exchange.into_iter().chain(queues).collect()
 }
 
 fn compile_bridge(bridge: &Bridge, rejected: &str, place: &str, out: &mut Builder) {

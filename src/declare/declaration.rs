@@ -115,6 +115,10 @@ pub struct TierWay {
     pub place: String,
 }
 
+/// The argument of a draining queue's marker: since when nothing leads to it, in epoch milliseconds. The marker is a binding
+/// from an exchange that nobody publishes to, so it never matches; it is durable, replicated, and goes with the queue.
+pub const SINCE: &str = "dwell-draining-since";
+
 /// A tier's family has so many members at most; more would mean that somebody creates them by mistake.
 const GENERATIONS: u32 = 9;
 

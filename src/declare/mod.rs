@@ -1,8 +1,15 @@
-//! From intention to broker objects: topology → declarations (pure) → declared.
+//! From intention to broker objects: topology → declarations (pure) → compared with what is there → plan (pure) → carried
+//! out. `run` declares without looking (`apply`), the commands look first (`observe`, `plan`, `execute`).
 
 mod apply;
 mod compile;
 pub mod declaration;
+pub mod execute;
+pub mod observe;
+pub mod observed;
+pub mod plan;
+mod show;
 
 pub use apply::{Buffers, Error, Refusal, apply};
 pub use compile::compile;
+pub use declaration::Declarations;

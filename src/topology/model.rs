@@ -54,6 +54,9 @@ pub struct WorkExchange {
     pub kind: ExchangeKind,
     /// False: another team declares it.
     pub declare: bool,
+    /// What it cannot route goes on to an alternate exchange: always so where dwell declares it; else by its owner's
+    /// argument or a policy, as far as the management API has shown it.
+    pub catches: bool,
 }
 
 /// RabbitMQ's four built-in exchange types.
@@ -152,12 +155,12 @@ pub enum RetrySchedule {
 impl Bridge {
     /// Whether this bridge's tiers wait in buffer queues of the broker.
     ///
-    /// Not where every message must be cancellable, not where the file says `native = false`, and not where somebody
-    /// else declares the work exchange: without dwell's alternate exchange behind it an unroutable message would be
-    /// held in the buffer queue for ever, and with it everything behind.
+    /// Not where every message must be cancellable, not where the file says `native = false`, and not where the work
+    /// exchange is somebody else's and has no alternate exchange: an unroutable message would be held in the buffer
+    /// queue for ever, and with it everything behind.
     #[must_use]
     pub fn uses_tiers(&self) -> bool {
-        self.native && !self.cancellable && self.work_exchange.declare
+        self.native && !self.cancellable && self.work_exchange.catches
     }
 
     /// The tier in which the broker alone delays what has no delay header.

@@ -91,7 +91,7 @@ impl Check<'_> {
             );
         }
         let name = name.map_or_else(|| raw.name.value.clone(), |at| at.value.clone());
-        WorkExchange { name, kind: kind.unwrap_or(ExchangeKind::Topic), declare }
+        WorkExchange { name, kind: kind.unwrap_or(ExchangeKind::Topic), declare, catches: declare }
     }
 
     fn exchange_kind(&mut self, at: Option<&At<String>>) -> Option<ExchangeKind> {
