@@ -15,11 +15,13 @@ use crate::admin::{self, Access, Health, Part, Reason, Site};
 use crate::broker::admin::Admin;
 use crate::broker::{self, Link, Publisher, State};
 use crate::clock::{Clock, Real};
-use crate::config::Settings;
+use crate::config::{Settings, TopologyMode};
 use crate::decide::Rules;
-use crate::declare::{self, Buffers};
+use crate::declare::observed::Observed;
+use crate::declare::{self, Buffers, observe};
 use crate::exit::Code;
 use crate::intake::Intake;
+use crate::management::Management;
 use crate::metrics::{Metrics, Resting};
 use crate::names;
 use crate::parking;
@@ -141,15 +143,26 @@ impl App {
         let link = self.control.clone();
         self.keep_up(&link, flow);
 
-        let declarations = declare::compile(&self.topology, &self.settings.amqp.prefix);
         let stop = flow.intake.token();
-        let (connection, buffers) = loop {
+        let prefix = &self.settings.amqp.prefix;
+        let (connection, topology, declarations, buffers) = loop {
             let connection = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 connection = link.connection() => connection,
             };
-            match declare::apply(connection.clone(), &declarations, self.store.as_ref()).await {
-                Ok(buffers) => break (connection, buffers),
+            // Not before there is a broker: its management API comes and goes with it.
+            let listed = self.list().await;
+            let mut topology = self.topology.clone();
+            if let Some(listed) = &listed {
+                observe::note_caught(&mut topology, listed);
+            }
+            let declarations = declare::compile(&topology, prefix);
+            let attempt = match self.settings.run.topology {
+                TopologyMode::Declare => declare::apply(connection.clone(), &declarations, self.store.as_ref()).await,
+                TopologyMode::Verify => declare::verify(connection.clone(), &topology, prefix, listed).await,
+            };
+            match attempt {
+                Ok(buffers) => break (connection, topology, declarations, buffers),
                 // Lost in the middle: the next connection begins again, and what is declared stays so.
                 Err(declare::Error::Stopped { at, source }) => {
                     tracing::warn!(at = %at, error = %source, "declaring was interrupted; beginning again");
@@ -159,7 +172,12 @@ impl App {
             }
         };
         let (exchanges, queues, bindings) = declarations.counts();
-        tracing::info!(exchanges, queues, bindings, "the topology is declared");
+        match self.settings.run.topology {
+            TopologyMode::Declare => tracing::info!(exchanges, queues, bindings, "the topology is declared"),
+            TopologyMode::Verify => {
+                tracing::info!(exchanges, queues, bindings, "the topology is there; nothing was declared");
+            }
+        }
         self.metrics.topology_declared(true);
 
         if let Some(store) = &self.store {
@@ -167,8 +185,8 @@ impl App {
             flow.start(&flow.pump, "store check", self.check_store(store.clone(), flow.pump.token()));
         }
         let user = connection.user().to_owned();
-        for bridge in &self.topology.bridges {
-            self.start_bridge(bridge, &user, flow);
+        for bridge in &topology.bridges {
+            self.start_bridge(bridge, &buffers, &user, flow);
         }
         flow.start(&flow.pump, "depths", self.look_at_depths(buffers, flow.pump.token()));
         if let Some(store) = &self.store {
@@ -179,7 +197,20 @@ impl App {
         Ok(())
     }
 
-    fn start_bridge(&self, bridge: &Bridge, user: &str, flow: &Flow) {
+    /// What the management API shows, where it is configured. It is a help: without it the daemon runs too.
+    async fn list(&self) -> Option<Observed> {
+        let api = self.settings.management.as_ref()?;
+        match observe::list(&Management::new(api, &self.settings.amqp.vhost())).await {
+            Ok(listed) => Some(listed),
+            Err(error) => {
+                tracing::warn!(error = %error, "the topology is not compared, and work exchanges of others count as without \
+                    an alternate exchange");
+                None
+            }
+        }
+    }
+
+    fn start_bridge(&self, bridge: &Bridge, buffers: &Buffers, user: &str, flow: &Flow) {
         let name: Arc<str> = bridge.name.as_str().into();
         let metrics = self.metrics.bridge(&name);
         let rested = Rested::new(name.clone());
@@ -195,12 +226,15 @@ impl App {
             parking
         });
         let own = Topology { bridges: vec![bridge.clone()] };
+        let mut rules = Rules::of(bridge, &self.settings.delay, self.store.is_some(), true);
+        rules.use_buffers(&name, buffers);
+        let declares = self.settings.run.topology == TopologyMode::Declare;
         let intake = Intake {
             bridge: name.clone(),
-            rules: Rules::of(bridge, &self.settings.delay, self.store.is_some(), true),
+            rules,
             work_exchange: bridge.work_exchange.name.clone(),
             prefix: self.settings.amqp.prefix.clone(),
-            declarations: declare::compile(&own, &self.settings.amqp.prefix),
+            declarations: declares.then(|| declare::compile(&own, &self.settings.amqp.prefix)),
             link,
             publisher: self.publisher(&publishing),
             parking,

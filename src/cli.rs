@@ -57,6 +57,9 @@ pub struct RunArgs {
     inputs: Inputs,
     #[command(flatten)]
     overrides: RunOverrides,
+    /// Declare nothing; only look whether all is there (run.topology = "verify").
+    #[arg(long)]
+    verify_only: bool,
 }
 
 /// Arguments of `dwell check`.
@@ -113,6 +116,9 @@ struct RunOverrides {
     /// The broker (amqp.url).
     #[arg(long, value_name = "URL")]
     amqp_url: Option<String>,
+    /// The management API (management.url).
+    #[arg(long, value_name = "URL")]
+    management_url: Option<String>,
     /// Redis (redis.url).
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
@@ -166,7 +172,13 @@ pub fn carry_out(command: Command) -> Code {
 // === run ===
 
 fn run(args: &RunArgs) -> Result<Code, Code> {
-    let read = args.inputs.read(&args.overrides.flags());
+    let mut flags = args.overrides.flags();
+    flags.extend(args.verify_only.then(|| Override {
+        key: "run.topology",
+        value: "verify".to_owned(),
+        flag: "--verify-only",
+    }));
+    let read = args.inputs.read(&flags);
     let (Some(settings), Some(topology)) = (read.settings, read.topology) else {
         read.said.whisper();
         return Err(Code::BadInput);
@@ -425,6 +437,7 @@ impl RunOverrides {
     fn flags(&self) -> Vec<Override> {
         let mut flags = self.log.flags();
         flags.extend(given("--amqp-url", "amqp.url", self.amqp_url.as_ref()));
+        flags.extend(given("--management-url", "management.url", self.management_url.as_ref()));
         flags.extend(given("--redis-url", "redis.url", self.redis_url.as_ref()));
         flags.extend(given("--http-listen", "http.listen", self.http_listen.as_ref()));
         flags

@@ -41,8 +41,8 @@ pub struct Intake {
     pub work_exchange: String,
     /// Begins the vhost-wide names.
     pub prefix: String,
-    /// The bridge's part of the topology, asserted before every session.
-    pub declarations: Declarations,
+    /// The bridge's part of the topology, asserted before every session; `None`: this daemon declares nothing.
+    pub declarations: Option<Declarations>,
     /// The connection that consumes; another one publishes, because a blocked connection freezes acks too.
     pub link: Link,
     /// The bridge's publishing channel.
@@ -586,7 +586,8 @@ impl Intake {
     }
 
     async fn assert_topology(&mut self, connection: &Arc<Connection>) -> Result<(), broker::Error> {
-        match declare::apply(connection.clone(), &self.declarations, self.store.as_ref()).await {
+        let Some(declarations) = &self.declarations else { return Ok(()) };
+        match declare::apply(connection.clone(), declarations, self.store.as_ref()).await {
             Ok(buffers) => {
                 // A successor may have taken a buffer queue's place.
                 self.rules.use_buffers(&self.bridge, &buffers);
@@ -594,7 +595,7 @@ impl Intake {
             }
             Err(declare::Error::Stopped { source, .. }) => Err(source),
             // Somebody changed or forbade an object while we ran: consuming what is there is better than nothing.
-            Err(refused @ declare::Error::Refused(_)) => {
+            Err(refused) => {
                 self.rested.note_refusal(&refused.to_string());
                 Ok(())
             }

@@ -221,9 +221,7 @@ impl Looked {
                 let why = declare::Error::Refused(refusals).to_string();
                 Err(Halt { done: 0, at: "declaring".into(), why, unavailable })
             }
-            Err(error @ declare::Error::Stopped { .. }) => {
-                Err(Halt { done: 0, at: "declaring".into(), why: error.to_string(), unavailable: true })
-            }
+            Err(error) => Err(Halt { done: 0, at: "declaring".into(), why: error.to_string(), unavailable: true }),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::model::{Durability, LogFormat, Settings};
+use super::model::{Durability, LogFormat, Settings, TopologyMode};
 use super::url::redact;
 
 impl fmt::Display for Settings {
@@ -30,6 +30,11 @@ impl fmt::Display for Settings {
         }
         write!(f, " delay.broker_limit={} delay.max_delay={}", self.delay.broker_limit, self.delay.max_delay)?;
         write!(f, " pump.batch={} pump.lease={}", self.pump.batch, self.pump.lease)?;
+        let topology = match self.run.topology {
+            TopologyMode::Declare => "declare",
+            TopologyMode::Verify => "verify",
+        };
+        write!(f, " run.topology={topology}")?;
         write!(f, " run.stop_deadline={} run.confirm_timeout={}", self.run.stop_deadline, self.run.confirm_timeout)?;
         let format = match self.log.format {
             LogFormat::Text => "text",

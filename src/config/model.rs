@@ -22,7 +22,7 @@ pub struct Settings {
     pub delay: Delay,
     /// The loop that releases what is due.
     pub pump: Pump,
-    /// Deadlines of the daemon.
+    /// How the daemon behaves.
     pub run: Run,
     /// What is logged, and how.
     pub log: Log,
@@ -109,9 +109,21 @@ pub struct Pump {
     pub lease: Millis,
 }
 
-/// Deadlines of the daemon.
+/// What the daemon does about the topology in RabbitMQ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopologyMode {
+    /// Creates what is missing and binds it, at the start and after every reconnect.
+    #[default]
+    Declare,
+    /// Only looks whether it is there: for a user without the right to configure.
+    Verify,
+}
+
+/// How the daemon behaves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
+    /// Whether it declares the topology or only verifies it.
+    pub topology: TopologyMode,
     /// How long a graceful stop may take.
     pub stop_deadline: Millis,
     /// How long one publish may wait for its confirm.

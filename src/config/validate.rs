@@ -11,7 +11,7 @@ use figment::value::Value;
 use tracing_subscriber::EnvFilter;
 
 use super::model::{
-    Amqp, Delay, Durability, Http, Log, LogFormat, Management, Pump, Redis, Run, Secret, Settings, Tls,
+    Amqp, Delay, Durability, Http, Log, LogFormat, Management, Pump, Redis, Run, Secret, Settings, Tls, TopologyMode,
 };
 use super::raw::{DEFAULT_AMQP_URL, Found, Layer, Merged};
 use super::url::{self, Credentials, Fault};
@@ -278,7 +278,10 @@ impl Check<'_> {
     }
 
     fn run(&mut self) -> Run {
+        let modes = [("declare", TopologyMode::Declare), ("verify", TopologyMode::Verify)];
+        let topology = self.word("run.topology", &modes, "write \"declare\" or \"verify\"");
         Run {
+            topology: topology.unwrap_or_default(),
             stop_deadline: self.between("run.stop_deadline", Millis(100), Millis::seconds(3600)),
             confirm_timeout: self.between("run.confirm_timeout", Millis(100), Millis::seconds(3600)),
         }

@@ -13,8 +13,11 @@ use crate::store::Store;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Objects exist with other arguments, or this user may not declare them. Everything else was declared.
-    #[error("{}", render(.0))]
+    #[error("RabbitMQ refused {} of the topology's objects{}", .0.len(), render(.0))]
     Refused(Vec<Refusal>),
+    /// Nothing may be declared, and the broker is not as the topology says.
+    #[error("{} of the topology's objects are not as it says, and this daemon declares nothing{}", .0.len(), render(.0))]
+    NotAsDeclared(Vec<Refusal>),
     /// The broker went away in the middle.
     #[error("declaring the topology stopped at {at}: {source}")]
     Stopped {
@@ -248,7 +251,7 @@ fn value(part: &str) -> String {
 
 fn render(refusals: &[Refusal]) -> String {
     use std::fmt::Write;
-    let mut out = format!("RabbitMQ refused {} of the topology's objects", refusals.len());
+    let mut out = String::new();
     for r in refusals {
         let _ = write!(out, "\n  {}\n    why: {}\n    do:  {}", r.object, r.why, r.help);
     }

@@ -8,8 +8,12 @@ pub mod execute;
 pub mod observe;
 pub mod observed;
 pub mod plan;
+#[cfg(test)]
+mod replay;
 mod show;
+mod verify;
 
 pub use apply::{Buffers, Error, Refusal, apply};
 pub use compile::compile;
 pub use declaration::Declarations;
+pub use verify::verify;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::declaration::{Declarations, Object};
+use super::declaration::{Declarations, Object, Queue};
 use super::observed::{Observed, Seen};
 use crate::broker::admin::Admin;
 use crate::broker::{self, Connection};
@@ -32,10 +32,8 @@ pub async fn probe(
 ) -> Result<Observed, broker::Error> {
     let mut admin = Admin::new(connection);
     let mut observed = Observed::default();
-    let tiers = declarations.tiers.iter().filter(|tier| tier.used);
-    let buffers: Vec<Object> = tiers.map(|tier| Object::Queue(tier.queue.clone())).collect();
     let others = topology.bridges.iter().flat_map(super::compile::others);
-    for object in declarations.objects.iter().chain(&buffers).cloned().chain(others) {
+    for object in declarations.objects.iter().cloned().chain(others) {
         match &object {
             Object::Exchange(x) => {
                 let seen = Seen::passively(admin.exists(&object).await?);
@@ -46,6 +44,22 @@ pub async fn probe(
                 observed.queues.insert(q.name.clone(), seen);
             }
             Object::Binding(_) | Object::Unbound(_) => {}
+        }
+    }
+    for way in declarations.tiers.iter().filter(|tier| tier.used) {
+        // Each that is missing costs a channel, so the search ends behind the newest. (An older one may be gone already.)
+        let mut found = false;
+        for member in way.members() {
+            let queue = Queue { name: member.clone(), ..way.queue.clone() };
+            let exists = admin.exists(&Object::Queue(queue)).await?;
+            if found && exists != Some(true) {
+                break;
+            }
+            found |= exists == Some(true);
+            observed.queues.insert(member, Seen::passively(exists));
+            if exists.is_none() {
+                break;
+            }
         }
     }
     Ok(observed)

@@ -234,7 +234,7 @@ impl Planner<'_> {
                 if differing.is_empty() {
                     self.keep(object);
                 } else {
-                    self.refuse(object, it_exists_with(&differing), queue_help(&wanted.name));
+                    self.refuse(object, it_exists_with(&differing), queue_help(&wanted.name, &differing));
                 }
             }
             seen => self.partly(object, &seen),
@@ -273,15 +273,7 @@ impl Planner<'_> {
     fn tier(&mut self, way: &TierWay) -> Option<String> {
         let named = |member: &str| Queue { name: member.to_owned(), ..way.queue.clone() };
         if !self.observed.complete {
-            if way.used {
-                let object = Object::Queue(way.queue.clone());
-                let seen = self.observed.queue(&way.queue.name);
-                self.partly(object, &seen);
-                for binding in way.bindings(&way.queue.name) {
-                    self.binding(&binding);
-                }
-            }
-            return way.used.then(|| way.queue.name.clone());
+            return way.used.then(|| self.tier_unseen(way));
         }
         let mut ours = None;
         let mut in_the_way = Vec::new();
@@ -335,6 +327,18 @@ impl Planner<'_> {
             }
         }
         ours
+    }
+
+    /// The same without arguments and bindings to compare: the newest member that exists, else the first.
+    fn tier_unseen(&mut self, way: &TierWay) -> String {
+        let exists = |member: &String| self.observed.queue(member) == Seen::Exists;
+        let member = way.members().filter(exists).last().unwrap_or_else(|| way.queue.name.clone());
+        let seen = self.observed.queue(&member);
+        self.partly(Object::Queue(Queue { name: member.clone(), ..way.queue.clone() }), &seen);
+        for binding in way.bindings(&member) {
+            self.binding(&binding);
+        }
+        member
     }
 
     /// A fanout: whatever else it leads to would make a second message of one.
@@ -623,7 +627,13 @@ const EXCHANGE_HELP: &str = "RabbitMQ cannot change this on an exchange that exi
                              file say what exists, or say declare = false where another team owns it";
 const MISSING_HELP: &str = "let its owner declare it first, correct the name in the topology file, or let dwell declare it (without declare = false)";
 
-fn queue_help(queue: &str) -> String {
+fn queue_help(queue: &str, differing: &[Difference]) -> String {
+    if differing.iter().any(|difference| difference.name == "x-single-active-consumer") {
+        return format!(
+            "`cancellable` decides this when the bridge is made: give the bridge another name (what waits in the old one still \
+             comes out), or stop its publishers, let '{queue}' become empty, delete it and apply again"
+        );
+    }
     format!(
         "RabbitMQ cannot change this on a queue that exists: make the file say what exists, name another queue in the \
          topology file, or say declare = false where another team owns it; where it is dwell's own, stop what fills it, let it \

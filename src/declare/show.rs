@@ -203,12 +203,14 @@ fn describe(object: &Object) -> String {
     let mut text = object.to_string();
     match object {
         Object::Queue(q) => {
-            for (name, word) in [("x-queue-type", ""), ("x-message-ttl", "ttl ms "), ("x-dead-letter-exchange", "→ ")]
-            {
-                if let Some(value) = q.arguments.get(name) {
-                    let value = value.to_string();
-                    let _ = write!(text, ", {word}{}", value.trim_matches('\''));
-                }
+            for (name, word) in [("x-queue-type", ""), ("x-message-ttl", "TTL "), ("x-dead-letter-exchange", "→ ")] {
+                let value = match q.arguments.get(name) {
+                    None => continue,
+                    Some(Argument::Int(ms)) => Millis(u64::try_from(*ms).unwrap_or_default()).to_string(),
+                    Some(Argument::Text(value)) => value.clone(),
+                    Some(value) => value.to_string(),
+                };
+                let _ = write!(text, ", {word}{value}");
             }
         }
         Object::Exchange(x) => {
