@@ -147,7 +147,7 @@ impl Executor<'_> {
         admin.declare(&Object::Exchange(declare)).await.map_err(words)?;
         if let Some(management) = self.management {
             let bindings = management.bindings().await.map_err(|e| (e.to_string(), true))?;
-            let old = super::observed::Observed::listed(Vec::new(), Vec::new(), bindings, &[]);
+            let old = super::observed::Observed::listed(Vec::new(), Vec::new(), bindings, Vec::new());
             for mark in old.bindings_to(queue).filter(|binding| binding.source == exchange) {
                 admin.declare(&Object::Unbound(mark.clone())).await.map_err(words)?;
             }
@@ -179,7 +179,7 @@ impl Executor<'_> {
                 tokio::time::sleep(LOOKS.1).await;
             }
             let bindings = match management.bindings().await {
-                Ok(bindings) => super::observed::Observed::listed(Vec::new(), Vec::new(), bindings, &[]),
+                Ok(bindings) => super::observed::Observed::listed(Vec::new(), Vec::new(), bindings, Vec::new()),
                 Err(error) => return halt(ready[0].0, error.to_string(), true),
             };
             for (step, queue) in ready {

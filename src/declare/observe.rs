@@ -17,7 +17,7 @@ use crate::topology::Topology;
 pub async fn list(management: &Management) -> Result<Observed, management::Error> {
     let (exchanges, queues, bindings, policies) =
         tokio::try_join!(management.exchanges(), management.queues(), management.bindings(), management.policies())?;
-    Ok(Observed::listed(exchanges, queues, bindings, &policies))
+    Ok(Observed::listed(exchanges, queues, bindings, policies))
 }
 
 /// What AMQP alone shows of the objects that a topology needs: whether each exchange and queue exists. Where the broker

@@ -22,6 +22,8 @@ pub struct Observed {
     pub caught: BTreeSet<String>,
     /// Queues that a policy gives a dead-letter exchange.
     pub dead_lettered: BTreeSet<String>,
+    /// The policies of the vhost; what they do is in `caught` and `dead_lettered`, which may follow seconds later.
+    pub policies: Vec<PolicyInfo>,
     /// True: an object that is not listed does not exist. False: it was not looked for.
     pub complete: bool,
     /// How many records wait in the store, by bridge; empty where there is no store or it does not answer.
@@ -96,7 +98,7 @@ impl Observed {
         exchanges: Vec<ExchangeInfo>,
         queues: Vec<QueueInfo>,
         bindings: Vec<BindingInfo>,
-        policies: &[PolicyInfo],
+        policies: Vec<PolicyInfo>,
     ) -> Observed {
         let mut observed = Observed { complete: true, ..Observed::default() };
         let catching: BTreeSet<&str> = policies
@@ -141,6 +143,7 @@ impl Observed {
             arguments: arguments_of(info.arguments),
         });
         observed.bindings = Some(bindings.collect());
+        observed.policies = policies;
         observed
     }
 

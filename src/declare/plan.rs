@@ -478,7 +478,7 @@ impl Planner<'_> {
                      until then all of bridge '{}' waits in the store and its tiers are not used",
                     work.name, bridge.name
                 );
-                self.push(By::Policies, Action::SetPolicy(policy), reason);
+                self.set_policy(policy, reason);
             }
             for queue in bridge.queues.iter().filter(|queue| !queue.declare && queue.retry.is_some()) {
                 let Seen::Whole(present) = self.observed.queue(&queue.name) else { continue };
@@ -505,8 +505,15 @@ impl Planner<'_> {
                      dwell, and `retry` does nothing",
                     queue.name
                 );
-                self.push(By::Policies, Action::SetPolicy(policy), reason);
+                self.set_policy(policy, reason);
             }
+        }
+    }
+
+    /// Unless it is set already, and comes into force any moment.
+    fn set_policy(&mut self, policy: PolicyInfo, reason: String) {
+        if !self.observed.policies.contains(&policy) {
+            self.push(By::Policies, Action::SetPolicy(policy), reason);
         }
     }
 
@@ -632,6 +639,12 @@ fn queue_help(queue: &str, differing: &[Difference]) -> String {
         return format!(
             "`cancellable` decides this when the bridge is made: give the bridge another name (what waits in the old one still \
              comes out), or stop its publishers, let '{queue}' become empty, delete it and apply again"
+        );
+    }
+    if differing.iter().any(|difference| difference.name == "durable") {
+        return format!(
+            "a queue that is not durable loses its messages with its node, and RabbitMQ 4.3 refuses such queues: delete it \
+             (rabbitmqadmin delete queue name={queue}) and apply again, or name another queue in the topology file"
         );
     }
     format!(

@@ -9,6 +9,7 @@ mod declare;
 mod examples;
 mod faults;
 mod intake;
+mod plan;
 mod preserve;
 mod pump;
 mod several;

@@ -114,6 +114,14 @@ pub struct User<'a> {
     pub name: String,
 }
 
+/// What a command said and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
 /// Dice that can be thrown again: the seed is printed, and `DWELL_TEST_SEED` sets it.
 pub struct Dice(u64);
 
@@ -282,8 +290,39 @@ impl Bench {
         let http = free_address();
         let log = self.dir.path().join(format!("daemon-{}.log", NEXT.fetch_add(1, Ordering::SeqCst)));
         let out = File::create(&log).expect("a log file");
+        let mut command = self.dwell();
+        command
+            .arg("run")
+            .arg("--topology")
+            .arg(self.topology_dir())
+            .env("DWELL_HTTP__LISTEN", http.to_string())
+            .envs(environment.iter().copied())
+            .stdout(out.try_clone().expect("a log file"))
+            .stderr(out);
+        let child = command.spawn().expect("the daemon starts");
+        Daemon { child, http, log }
+    }
+
+    /// Runs a command to its end: `["plan", "--prune"]`, with the bench's topology and settings.
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        self.run_with(arguments, &[])
+    }
+
+    /// The same, with further environment variables.
+    pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Said {
+        let mut command = self.dwell();
+        command.args(arguments).arg("--topology").arg(self.topology_dir()).envs(environment.iter().copied());
+        let output = command.output().expect("the command runs");
+        Said {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// The program, with the bench's settings and nothing else.
+    fn dwell(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-        command.arg("run").arg("--topology").arg(self.topology_dir());
         // What happens to be in the environment must not reach a daemon under test.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DWELL_")) {
             command.env_remove(name);
@@ -292,15 +331,16 @@ impl Bench {
             .env("DWELL_AMQP__URL", self.amqp_url())
             .env("DWELL_REDIS__URL", &self.services.redis)
             .env("DWELL_REDIS__KEY_PREFIX", &self.key_prefix)
-            .env("DWELL_HTTP__LISTEN", http.to_string())
             .envs(&self.settings)
-            .envs(environment.iter().copied())
             .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().expect("a log file"))
-            .stderr(out);
-        let child = command.spawn().expect("the daemon starts");
-        Daemon { child, http, log }
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Lets daemons and commands use the management API.
+    pub fn managed(&mut self) -> &mut Bench {
+        let url = self.services.management.clone();
+        self.set("DWELL_MANAGEMENT__URL", &url)
     }
 
     /// A publisher in this vhost.
@@ -833,11 +873,17 @@ async fn carry(
 impl User<'_> {
     /// With all rights but to configure, which `configure` says.
     pub fn new<'a>(bench: &'a Bench, name: &str, password: &str, configure: &str) -> User<'a> {
+        User::with_rights(bench, name, password, [configure, ".*", ".*"])
+    }
+
+    /// With these rights: configure, write, read.
+    pub fn with_rights<'a>(bench: &'a Bench, name: &str, password: &str, rights: [&str; 3]) -> User<'a> {
+        let [configure, write, read] = rights;
         let user = User { bench, name: format!("{}-{name}", bench.vhost) };
         let secret = serde_json::json!({ "password": password, "tags": "" });
         let (status, answer) = bench.manage("PUT", &format!("/api/users/{}", user.name), Some(secret));
         assert!(matches!(status, 201 | 204), "{status} {answer}");
-        let rights = serde_json::json!({ "configure": configure, "write": ".*", "read": ".*" });
+        let rights = serde_json::json!({ "configure": configure, "write": write, "read": read });
         let path = format!("/api/permissions/{}/{}", bench.vhost, user.name);
         let (status, answer) = bench.manage("PUT", &path, Some(rights));
         assert!(matches!(status, 201 | 204), "{status} {answer}");
