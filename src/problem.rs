@@ -74,7 +74,7 @@ codes! {
     DeadLetterLoop "dead-letter-loop" Topology "Dead letters go round without passing the daemon; RabbitMQ drops them."
     BadRetry "bad-retry" Topology "A retry schedule that cannot be followed."
     RetryUnreachable "retry-unreachable" Topology "A retry schedule on a queue whose failures do not come to dwell."
-    ForeignExchange "foreign-exchange" Topology "A work exchange that dwell does not declare: delays wait in the store."
+    ForeignExchange "foreign-exchange" Topology "A work exchange that dwell does not declare: tiers need its alternate exchange."
     NoEffect "no-effect" Both "Something that is written but changes nothing."
     NotYet "not-yet" Topology "Understood, but not carried out by this release."
     BadUrl "bad-url" Settings "An address that cannot be used."

@@ -36,8 +36,8 @@ fn the_python_example_of_the_readme_is_the_file_that_is_run() {
 }
 
 #[test]
-fn every_setting_is_in_the_readme_with_its_variable_and_no_other_is() {
-    let shown: Vec<(String, String)> = table(&page("README.md"), "| key | default | unit | variable |")
+fn every_setting_is_on_its_page_with_its_variable_and_no_other_is() {
+    let shown: Vec<(String, String)> = table(&page("docs/settings.md"), "| key | default | unit | variable |")
         .into_iter()
         .map(|row| (row[0].clone(), row[3].clone()))
         .collect();
@@ -47,18 +47,18 @@ fn every_setting_is_in_the_readme_with_its_variable_and_no_other_is() {
 }
 
 #[test]
-fn defaults_in_the_readme_are_the_defaults() {
+fn defaults_on_their_page_are_the_defaults() {
     let none: [(&str, &str); 0] = [];
     // A file without a setting, so that none of the working directory is read.
     let empty = tempfile::NamedTempFile::new().expect("a file of its own");
-    // Redis is absent unless it has an address, so it is given one: the README shows what the other keys then are.
+    // Redis is absent unless it has an address, so it is given one: the page shows what the other keys then are.
     let flags = [dwell::config::Override { key: "redis.url", value: "redis://h/0".into(), flag: "--redis-url" }];
     let settings =
         dwell::config::load(Some(empty.path()), none, &flags).settings.expect("defaults are valid").to_string();
     let said =
         |key: &str| settings.split(' ').find_map(|pair| pair.strip_prefix(&format!("{key}="))).map(ToOwned::to_owned);
     let mut compared = 0;
-    for row in table(&page("README.md"), "| key | default | unit | variable |") {
+    for row in table(&page("docs/settings.md"), "| key | default | unit | variable |") {
         let (key, default) = (row[0].trim_matches('`'), row[1].trim_matches('`'));
         if let Some(value) = said(key).filter(|_| !["amqp.urls", "redis.url", "http.token"].contains(&key)) {
             assert_eq!(default, value, "{key}");
@@ -69,8 +69,8 @@ fn defaults_in_the_readme_are_the_defaults() {
 }
 
 #[test]
-fn every_metric_is_in_the_readme_as_the_code_has_it() {
-    let shown = table(&page("README.md"), "| metric | kind | labels | help |");
+fn every_metric_is_on_its_page_as_the_code_has_it() {
+    let shown = table(&page("docs/metrics.md"), "| metric | kind | labels | help |");
     let defined: Vec<Vec<String>> = TABLE
         .iter()
         .map(|metric| {
@@ -128,7 +128,9 @@ fn every_module_has_its_line_in_the_map_and_in_the_architecture() {
 #[test]
 fn links_between_the_pages_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "topology/README.md"] {
+    for name in
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "topology/README.md", "docs/metrics.md", "docs/settings.md"]
+    {
         let text = page(name);
         let folder = root.join(name).parent().expect("a file is in a folder").to_owned();
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

@@ -527,8 +527,7 @@ impl Planner<'_> {
         }
         for bridge in topology.bridges.iter().filter(|b| b.queue_type == QueueType::Classic && b.uses_tiers()) {
             self.plan.notes.push(format!(
-                "bridge '{}' has classic buffer queues: they live on one node, and what falls due in the moment in which that \
-                 node dies can be lost (quorum queues lose nothing)",
+                "bridge '{}' has classic buffer queues: on one node, and what falls due while that dies can be lost",
                 bridge.name
             ));
         }

@@ -474,3 +474,45 @@ async fn load(client: Client, seconds: u64) -> Vec<(std::time::Instant, Option<D
     }
     sent
 }
+
+/// The README's chapter "Changing the topology", line by line, from an empty vhost: each file is written, each command
+/// run, each line of its output found in this order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_chapter_of_the_readme_is_what_happens() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("the README");
+    let (_, chapter) = readme.split_once("\n## Changing the topology\n").expect("the chapter");
+    let (chapter, _) = chapter.split_once("\n## ").expect("the next chapter");
+    let bench = bench("chapter", "");
+    let mut commands = 0;
+    for block in chapter.split("```").skip(1).step_by(2) {
+        let (kind, text) = block.split_once('\n').expect("a kind");
+        match kind {
+            "toml" => bench.write_topology("main.toml", text),
+            "console" => {
+                for said in text.split("$ dwell ").skip(1) {
+                    let (command, expected) = said.split_once('\n').expect("a command and its output");
+                    commands += 1;
+                    is_said(command, expected, &bench.run(&command.split(' ').collect::<Vec<_>>()).out);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(commands >= 6, "{commands} commands were run");
+}
+
+/// `…` stands for any number of lines; all others must follow one another.
+fn is_said(command: &str, expected: &str, out: &str) {
+    let mut lines = out.lines();
+    let mut skipping = false;
+    for wanted in expected.lines() {
+        if wanted == "…" {
+            skipping = true;
+            continue;
+        }
+        let found = if skipping { lines.find(|line| *line == wanted) } else { lines.next() };
+        assert_eq!(found, Some(wanted), "dwell {command} says:\n{out}");
+        skipping = false;
+    }
+    assert!(skipping || lines.next().is_none(), "dwell {command} says more:\n{out}");
+}

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::{BROKER_CEILING, Check};
 use crate::duration::Millis;
 use crate::problem::{Code, Place, Problem, show};
-use crate::topology::model::WorkExchange;
 use crate::topology::raw::{self, At};
 
 /// A hundred years: beyond it a delay is a slip of the pen, and arithmetic with instants stays far from its edges.
@@ -20,7 +19,7 @@ pub(super) struct Delays {
 }
 
 impl Check<'_> {
-    pub(super) fn delays(&mut self, raw: &raw::Bridge, work_exchange: &WorkExchange) -> Delays {
+    pub(super) fn delays(&mut self, raw: &raw::Bridge) -> Delays {
         let broker_limit = self.millis(raw.broker_limit.as_ref());
         let max_delay = self.millis(raw.max_delay.as_ref());
         let default_delay = self.millis(raw.default_delay.as_ref());
@@ -55,7 +54,7 @@ impl Check<'_> {
             self.problems.push(beside(problem, raw.max_delay.as_ref(), "max_delay"));
         }
         let tiers = self.tiers(raw, broker_limit, longest);
-        self.without_effect(raw, work_exchange);
+        self.without_effect(raw);
         Delays { tiers, default_delay, broker_limit, max_delay }
     }
 
@@ -164,19 +163,13 @@ impl Check<'_> {
     }
 
     /// Things that a bridge without buffer queues has no use for.
-    fn without_effect(&mut self, raw: &raw::Bridge, work_exchange: &WorkExchange) {
+    fn without_effect(&mut self, raw: &raw::Bridge) {
         let Some(place) = raw.tiers.first().map(|at| at.place.clone()) else { return };
         if let Some(cancellable) = raw.cancellable.as_ref().filter(|at| at.value) {
             self.problems.push(
                 no_effect(place, "the tiers have no effect", "no buffer queue is made")
                     .also(cancellable.place.clone(), "all messages of the bridge wait in the store")
                     .help("take out `tiers`, or `cancellable = true`"),
-            );
-        } else if !work_exchange.declare {
-            self.problems.push(
-                no_effect(place, "the tiers have no effect", "no buffer queue is made")
-                    .why("with a work exchange that dwell does not declare, all delays wait in the store")
-                    .help("take out `tiers`, or let dwell declare the work exchange"),
             );
         }
     }

@@ -42,7 +42,7 @@ impl Check<'_> {
             self.own_exchange_name(exchange, "the delay exchange");
         }
         let work_exchange = self.work_exchange(raw);
-        let delays = self.delays(raw, &work_exchange);
+        let delays = self.delays(raw);
         let queue_type = self.word(
             raw.queue_type.as_ref(),
             "queue_type",
@@ -80,14 +80,17 @@ impl Check<'_> {
                 Problem::warning(
                     Code::ForeignExchange,
                     at.place.clone(),
-                    format!("all delays of bridge {} wait in the store", show(&raw.name.value)),
+                    format!(
+                        "bridge {} uses its tiers only once this exchange has an alternate exchange",
+                        show(&raw.name.value)
+                    ),
                 )
                 .label("dwell does not declare this exchange")
                 .why(
-                    "dwell puts the unrouted queue behind its own work exchanges; behind another team's it cannot, and \
-                     there one message without a queue would hold up a tier for good",
+                    "without one a single message that no queue wants would hold up a tier for good; until the management API \
+                     shows one, all delays of the bridge wait in the store",
                 )
-                .help("nothing to do if the settings have a `[redis]` section; else let dwell declare the exchange"),
+                .help("`dwell plan` prints the policy that gives it one, `dwell apply --policies` sets it"),
             );
         }
         let name = name.map_or_else(|| raw.name.value.clone(), |at| at.value.clone());

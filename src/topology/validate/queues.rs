@@ -362,7 +362,8 @@ impl Check<'_> {
         };
         let broken = problem.is_some();
         self.problems.extend(problem);
-        let native = bridge.native && !bridge.cancellable && bridge.work_exchange.declare && !bridge.tiers.is_empty();
+        // Also on another team's work exchange, which may get an alternate exchange at any time.
+        let native = bridge.native && !bridge.cancellable && !bridge.tiers.is_empty();
         if matches!(rule, Rule::Limit) && !broken && native {
             self.problems.push(
                 refused(name, at)
