@@ -18,7 +18,8 @@ use crate::clock::{Clock, Real};
 use crate::config::{Settings, TopologyMode};
 use crate::decide::Rules;
 use crate::declare::observed::Observed;
-use crate::declare::{self, Buffers, observe};
+use crate::declare::{self, Buffers, Declarations, observe};
+use crate::doctor::{self, Finding};
 use crate::exit::Code;
 use crate::intake::Intake;
 use crate::management::Management;
@@ -56,6 +57,9 @@ pub enum Error {
     /// The topology was refused.
     #[error(transparent)]
     Declare(#[from] declare::Error),
+    /// A policy puts an end to messages in dwell's own queues.
+    #[error("{}", doctor::render(.0))]
+    Shortened(Vec<Finding>),
 }
 
 /// The stages of a graceful stop, in the order of the flow.
@@ -171,6 +175,7 @@ impl App {
                 Err(refused) => return Err(refused.into()),
             }
         };
+        self.refuse_policies(&topology, &declarations).await?;
         let (exchanges, queues, bindings) = declarations.counts();
         match self.settings.run.topology {
             TopologyMode::Declare => tracing::info!(exchanges, queues, bindings, "the topology is declared"),
@@ -206,6 +211,22 @@ impl App {
                 tracing::warn!(error = %error, "the topology is not compared, and work exchanges of others count as without \
                     an alternate exchange");
                 None
+            }
+        }
+    }
+
+    /// Policies that would make messages early, or end them. Looked at once the queues exist: the broker itself says what is
+    /// in force on each.
+    async fn refuse_policies(&self, topology: &Topology, declarations: &Declarations) -> Result<(), Error> {
+        let Some(api) = &self.settings.management else { return Ok(()) };
+        match Management::new(api, &self.settings.amqp.vhost()).queues().await {
+            Ok(queues) => {
+                let findings = doctor::shortened(topology, declarations, &queues);
+                if findings.is_empty() { Ok(()) } else { Err(Error::Shortened(findings)) }
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, "whether policies shorten what waits was not looked at");
+                Ok(())
             }
         }
     }
@@ -576,7 +597,7 @@ pub async fn run(settings: Settings, topology: Topology) -> Code {
                 Error::Declare(declare::Error::Refused(refusals)) if refusals.iter().any(|r| r.code == 403) => {
                     Code::Unavailable
                 }
-                Error::Declare(_) => Code::Refused,
+                Error::Declare(_) | Error::Shortened(_) => Code::Refused,
                 Error::Store(_) => Code::BadInput,
             }
         }

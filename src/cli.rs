@@ -3,6 +3,7 @@
 //! What is asked for goes to standard output, everything else to standard error. An error says what, where, why and
 //! what to do.
 
+mod doctor;
 mod plan;
 mod send;
 
@@ -45,6 +46,8 @@ pub enum Command {
     Plan(plan::PlanArgs),
     /// Do what `plan` says.
     Apply(plan::PlanArgs),
+    /// Look at RabbitMQ and Redis for what would break a promise.
+    Doctor(doctor::DoctorArgs),
     /// Publish one message and wait for the broker's confirm.
     Send(SendArgs),
 }
@@ -70,6 +73,9 @@ pub struct CheckArgs {
     inputs: Inputs,
     #[command(flatten)]
     overrides: RunOverrides,
+    /// Also look at RabbitMQ and Redis, as `dwell doctor` does.
+    #[arg(long)]
+    broker: bool,
     /// Answer in JSON.
     #[arg(long)]
     json: bool,
@@ -161,7 +167,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Code> 
 pub fn carry_out(command: Command) -> Code {
     let done = match command {
         Command::Run(args) => run(&args),
-        Command::Check(args) => Ok(check(&args)),
+        Command::Check(args) => check(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Plan(args) => plan::plan(&args),
         Command::Apply(args) => plan::apply(&args),
         Command::Send(args) => send(&args),
@@ -190,19 +197,34 @@ fn run(args: &RunArgs) -> Result<Code, Code> {
 
 // === check ===
 
-fn check(args: &CheckArgs) -> Code {
+fn check(args: &CheckArgs) -> Result<Code, Code> {
     let read = args.inputs.read(&args.overrides.flags());
     let topology = read.topology.as_ref().filter(|_| read.settings.is_some());
-    if args.json {
-        let bridges: Vec<Value> = topology.iter().flat_map(|topology| &topology.bridges).map(bridge_json).collect();
-        say(&json!({ "ok": topology.is_some(), "problems": read.said.to_json(), "bridges": bridges }).to_string());
-    } else {
+    if !args.json {
         read.said.whisper();
         if let Some(topology) = topology {
             say(&summary(topology));
         }
     }
-    if topology.is_some() { Code::Done } else { Code::BadInput }
+    let found = match (&read.settings, topology) {
+        (Some(settings), Some(topology)) if args.broker => Some(doctor::look(settings, topology.clone())?),
+        _ => None,
+    };
+    if args.json {
+        let bridges: Vec<Value> = topology.iter().flat_map(|topology| &topology.bridges).map(bridge_json).collect();
+        let mut answer = json!({ "ok": topology.is_some(), "problems": read.said.to_json(), "bridges": bridges });
+        if let Some(found) = &found {
+            answer["broker"] = crate::doctor::to_json(found);
+        }
+        say(&answer.to_string());
+    } else if let Some(found) = &found {
+        say(&crate::doctor::render(found));
+    }
+    Ok(match (topology, &found) {
+        (None, _) => Code::BadInput,
+        (Some(_), Some(found)) => doctor::verdict(found),
+        (Some(_), None) => Code::Done,
+    })
 }
 
 /// `2 bridges, 5 tiers, 3 work queues: all well`, then a line for each bridge.

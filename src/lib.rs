@@ -10,6 +10,7 @@
 //!
 //! What RabbitMQ is told, once:
 //! - [`declare`] topology → broker objects → compared with what is there → declared
+//! - [`doctor`] what the live system has that would break a promise
 //! - [`management`] RabbitMQ's management API: what exists, and policies
 //! - [`names`] every name of an object or header
 //!
@@ -52,6 +53,7 @@ pub mod crash;
 pub mod decide;
 pub mod declare;
 pub mod delay;
+pub mod doctor;
 pub mod duration;
 pub mod exit;
 pub mod intake;

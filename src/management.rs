@@ -106,6 +106,12 @@ pub struct QueueInfo {
     /// The operator policy that applies to it.
     #[serde(default)]
     pub operator_policy: Option<String>,
+    /// `running`, `down`, `minority` and the like.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// The nodes of a quorum queue.
+    #[serde(default)]
+    pub members: Option<Vec<String>>,
 }
 
 /// A binding as the API tells it.
@@ -159,6 +165,16 @@ pub struct PermissionInfo {
 pub struct Overview {
     /// Such as `4.3.6`.
     pub rabbitmq_version: String,
+    /// The broker's clock when it answered, in epoch milliseconds, to a second (the `Date` of its answer).
+    #[serde(skip)]
+    pub clock_ms: Option<i64>,
+}
+
+/// A node of the broker, as the API tells it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
 }
 
 /// How long one request may take.
@@ -216,9 +232,21 @@ impl Management {
         self.get(format!("/api/bindings/{}", self.vhost)).await
     }
 
-    /// The broker's version and the like.
+    /// The broker's version and clock.
     pub async fn overview(&self) -> Result<Overview, Error> {
-        self.get("/api/overview".to_owned()).await
+        let this = self.clone();
+        off_the_runtime(move || {
+            let (mut overview, date) = this.get_dated::<Overview>("/api/overview", "GET /api/overview")?;
+            overview.clock_ms =
+                date.and_then(|date| jiff::fmt::rfc2822::parse(&date).ok().map(|at| at.timestamp().as_millisecond()));
+            Ok(overview)
+        })
+        .await
+    }
+
+    /// The nodes of the broker; needs the tag `monitoring`.
+    pub async fn nodes(&self) -> Result<Vec<NodeInfo>, Error> {
+        self.get("/api/nodes".to_owned()).await
     }
 
     /// The policies of the vhost.
@@ -270,10 +298,11 @@ impl Management {
     async fn get<T: serde::de::DeserializeOwned + Send + 'static>(&self, path: String) -> Result<T, Error> {
         let this = self.clone();
         let what = format!("GET {path}");
-        off_the_runtime(move || this.get_blocking(&path, &what)).await
+        off_the_runtime(move || this.get_dated(&path, &what).map(|(answer, _)| answer)).await
     }
 
-    fn get_blocking<T: serde::de::DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, Error> {
+    /// The answer, and when the broker gave it.
+    fn get_dated<T: serde::de::DeserializeOwned>(&self, path: &str, what: &str) -> Result<(T, Option<String>), Error> {
         let url = format!("{}{path}", self.base);
         let mut answer = self
             .agent
@@ -285,12 +314,14 @@ impl Management {
         if status != 200 {
             return Err(Error::Refused { what: what.to_owned(), status });
         }
+        let date = answer.headers().get("date").and_then(|date| date.to_str().ok()).map(ToOwned::to_owned);
         // A vhost with 100,000 queues answers with some hundred MB; nothing smaller is a limit worth having.
         answer
             .body_mut()
             .with_config()
             .limit(1 << 30)
             .read_json()
+            .map(|answer| (answer, date))
             .map_err(|e| Error::Unreadable { what: what.to_owned(), why: e.to_string() })
     }
 }

@@ -6,6 +6,7 @@
 
 mod connect;
 mod declare;
+mod doctor;
 mod examples;
 mod faults;
 mod intake;

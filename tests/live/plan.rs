@@ -404,8 +404,7 @@ async fn a_bridge_that_left_the_files_is_named_and_its_messages_come_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_change_of_the_files_under_load_loses_nothing_and_settles() {
     let old = one(r#"["500ms", "1s", "2s"]"#, "default_delay = \"1s\"", r#"["a.#", "old"]"#);
-    let new =
-        one(r#"["500ms", "2s", "3s"]"#, "default_delay = \"2s\"\nqueue_type = \"classic\"", r#"["a.#", "new"]"#);
+    let new = one(r#"["500ms", "2s", "3s"]"#, "default_delay = \"2s\"\nqueue_type = \"classic\"", r#"["a.#", "new"]"#);
     let bench = bench("rolling", &old);
     let mut first = bench.daemon().await;
     let mut second = bench.daemon().await;
