@@ -471,12 +471,21 @@ mod tests {
         }
     }
 
-    fn queue(name: &str, more: serde_json::Value) -> QueueInfo {
+    /// The broker has one queue, with this known of it.
+    fn only(facts: &mut Facts, name: &str, more: serde_json::Value) {
         let mut json = serde_json::json!({ "name": name, "durable": true, "auto_delete": false });
         if let (serde_json::Value::Object(into), serde_json::Value::Object(more)) = (&mut json, more) {
             into.extend(more);
         }
-        serde_json::from_value(json).expect("a queue")
+        facts.queues = Some(vec![serde_json::from_value(json).expect("a queue")]);
+    }
+
+    fn limit(facts: &mut Facts, queue: &str, key: &str) {
+        only(facts, queue, serde_json::json!({ "effective_policy_definition": { key: 5 } }));
+    }
+
+    fn version(facts: &mut Facts, version: &str) {
+        facts.overview = Some(Overview { rabbitmq_version: version.into(), clock_ms: None });
     }
 
     fn codes(facts: &Facts) -> Vec<(&'static str, bool)> {
@@ -489,15 +498,9 @@ mod tests {
         let cases: [(Spoil, &[(&str, bool)]); 14] = [
             (|_| {}, &[]),
             (|f| f.trouble = Some("it does not answer".into()), &[("management", false)]),
-            (
-                |f| f.overview = Some(Overview { rabbitmq_version: "3.9.29".into(), clock_ms: None }),
-                &[("old-broker", true)],
-            ),
-            (|f| f.overview = Some(Overview { rabbitmq_version: "3.10.0".into(), clock_ms: None }), &[]),
-            (
-                |f| f.overview = Some(Overview { rabbitmq_version: "4.2.1".into(), clock_ms: None }),
-                &[("priority-late", false)],
-            ),
+            (|f| version(f, "3.9.29"), &[("old-broker", true)]),
+            (|f| version(f, "3.10.0"), &[]),
+            (|f| version(f, "4.2.1"), &[("priority-late", false)]),
             (|f| f.broker_skew_ms = Some(-60_000), &[("broker-clock", false)]),
             (|f| f.store = None, &[("no-store", false)]),
             (
@@ -510,41 +513,14 @@ mod tests {
                 &[("store-clock", true), ("loss-window", false)],
             ),
             (|f| f.permissions = None, &[("rights-unknown", false)]),
-            (
-                |f| {
-                    f.queues = Some(vec![queue(
-                        "b.wait.1s.2",
-                        serde_json::json!({ "effective_policy_definition": { "expires": 5 } }),
-                    )])
-                },
-                &[("queue-limit", true)],
-            ),
-            (
-                |f| {
-                    f.queues = Some(vec![queue(
-                        "theirs",
-                        serde_json::json!({ "effective_policy_definition": { "expires": 5 } }),
-                    )])
-                },
-                &[],
-            ),
-            (
-                |f| {
-                    f.queues = Some(vec![queue(
-                        "work",
-                        serde_json::json!({ "effective_policy_definition": { "max-length": 5 } }),
-                    )])
-                },
-                &[("work-queue-limit", false)],
-            ),
-            (
-                |f| f.queues = Some(vec![queue("b.intake", serde_json::json!({ "state": "minority" }))]),
-                &[("queue-down", true)],
-            ),
+            (|f| limit(f, "b.wait.1s.2", "expires"), &[("queue-limit", true)]),
+            (|f| limit(f, "theirs", "expires"), &[]),
+            (|f| limit(f, "work", "max-length"), &[("work-queue-limit", false)]),
+            (|f| only(f, "b.intake", serde_json::json!({ "state": "minority" })), &[("queue-down", true)]),
             (
                 |f| {
                     f.nodes = Some(3);
-                    f.queues = Some(vec![queue("b.intake", serde_json::json!({ "members": ["a"] }))]);
+                    only(f, "b.intake", serde_json::json!({ "members": ["a"] }));
                 },
                 &[("few-members", false)],
             ),
