@@ -4,6 +4,8 @@
 //! what to do.
 
 mod doctor;
+mod export;
+mod init;
 mod plan;
 mod send;
 
@@ -48,6 +50,12 @@ pub enum Command {
     Apply(plan::PlanArgs),
     /// Look at RabbitMQ and Redis for what would break a promise.
     Doctor(doctor::DoctorArgs),
+    /// Write a commented topology and settings pair to begin with.
+    Init(init::InitArgs),
+    /// Print the JSON Schema of topology files, for editors.
+    Schema,
+    /// Print the topology for other programs.
+    Export(export::ExportArgs),
     /// Publish one message and wait for the broker's confirm.
     Send(SendArgs),
 }
@@ -171,6 +179,9 @@ pub fn carry_out(command: Command) -> Code {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Plan(args) => plan::plan(&args),
         Command::Apply(args) => plan::apply(&args),
+        Command::Init(args) => init::init(&args),
+        Command::Schema => Ok(export::schema()),
+        Command::Export(args) => export::export(&args),
         Command::Send(args) => send(&args),
     };
     done.unwrap_or_else(|code| code)

@@ -20,7 +20,17 @@ bind = ["order.*.close"]
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["check", "--help"], &["send", "--help"]] {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["run", "--help"],
+        &["check", "--help"],
+        &["plan", "--help"],
+        &["doctor", "--help"],
+        &["init", "--help"],
+        &["export", "definitions", "--help"],
+        &["send", "--help"],
+    ] {
         let output = dwell(Path::new("."), args);
         assert_eq!(code(&output), 0, "{args:?}");
         assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{args:?}");
@@ -63,6 +73,36 @@ fn a_good_folder_is_summed_up() {
         stdout(&output),
         "1 bridge, 2 tiers, 1 work queue: all well\n  orders: orders.delay → tiers 10s 1m → orders → orders.close\n"
     );
+}
+
+#[test]
+fn init_writes_a_pair_that_is_well_and_never_over_anything() {
+    let folder = folder(&[]);
+    let output = dwell(folder.path(), &["init"]);
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+    let said = stdout(&output);
+    for file in ["topology/orders.toml", "topology/dwell.schema.json", "config/dwell.toml"] {
+        assert!(said.contains(file) && folder.path().join(file).is_file(), "{file}: {said}");
+    }
+    let output = dwell(folder.path(), &["check"]);
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""), "what it writes is well");
+
+    std::fs::remove_file(folder.path().join("topology/orders.toml")).expect("removed");
+    let output = dwell(folder.path(), &["init"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (4, ""));
+    assert!(stderr(&output).contains("config/dwell.toml exists already"), "{}", stderr(&output));
+    assert!(!folder.path().join("topology/orders.toml").exists(), "nothing was written");
+    let output = dwell(folder.path(), &["init", "elsewhere"]);
+    assert_eq!(code(&output), 0);
+    assert!(folder.path().join("elsewhere/topology/orders.toml").is_file());
+}
+
+#[test]
+fn schema_prints_the_schema() {
+    let output = dwell(Path::new("."), &["schema"]);
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+    let schema: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
 }
 
 #[test]

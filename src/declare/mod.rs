@@ -4,6 +4,7 @@
 mod apply;
 mod compile;
 pub mod declaration;
+mod definitions;
 pub mod execute;
 pub mod observe;
 pub mod observed;
@@ -16,4 +17,5 @@ mod verify;
 pub use apply::{Buffers, Error, Refusal, apply};
 pub use compile::compile;
 pub use declaration::Declarations;
+pub use definitions::definitions;
 pub use verify::verify;

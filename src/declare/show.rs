@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use serde_json::{Map, Value, json};
 
 use super::declaration::{Argument, Arguments, Binding, Object, Target};
+use super::definitions::table;
 use super::plan::{Action, By, Phase, Plan, Scope, Step};
 use crate::duration::Millis;
 use crate::names::header;
@@ -254,9 +255,9 @@ fn phase_json(phase: &Phase) -> Value {
 fn object_json(object: &Object) -> Value {
     match object {
         Object::Exchange(x) => json!({
-            "kind": "exchange", "name": x.name, "type": x.kind, "internal": x.internal, "arguments": table_json(&x.arguments),
+            "kind": "exchange", "name": x.name, "type": x.kind, "internal": x.internal, "arguments": table(&x.arguments),
         }),
-        Object::Queue(q) => json!({ "kind": "queue", "name": q.name, "arguments": table_json(&q.arguments) }),
+        Object::Queue(q) => json!({ "kind": "queue", "name": q.name, "arguments": table(&q.arguments) }),
         Object::Binding(b) | Object::Unbound(b) => binding_json(b),
     }
 }
@@ -268,20 +269,6 @@ fn binding_json(b: &Binding) -> Value {
     };
     json!({
         "kind": "binding", "source": b.source, "destination_type": kind, "destination": to,
-        "routing_key": b.routing_key, "arguments": table_json(&b.arguments),
+        "routing_key": b.routing_key, "arguments": table(&b.arguments),
     })
-}
-
-/// A void value is null, which no argument has otherwise.
-fn table_json(arguments: &Arguments) -> Value {
-    let each = arguments.iter().map(|(name, value)| {
-        let value = match value {
-            Argument::Bool(b) => json!(b),
-            Argument::Int(n) => json!(n),
-            Argument::Text(s) | Argument::Other(s) => json!(s),
-            Argument::Present => Value::Null,
-        };
-        (name.clone(), value)
-    });
-    Value::Object(each.collect())
 }

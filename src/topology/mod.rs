@@ -13,4 +13,8 @@ mod validate;
 
 pub use load::{Limits, Loaded, load, parse_texts};
 pub use model::*;
+pub use parse::keys;
 pub(crate) use parse::{bad_toml, duplicate_key, type_name};
+
+/// The JSON Schema (2020-12) of topology files, for editors; a test holds it to the parser.
+pub const SCHEMA: &str = include_str!("schema.json");

@@ -32,6 +32,18 @@ const WORK_EXCHANGE_KEYS: &[&str] = &["name", "type", "declare"];
 const QUEUE_KEYS: &[&str] = &["name", "bind", "retry", "declare", "arguments"];
 const RETRY_KEYS: &[&str] = &["first", "factor", "max", "attempts", "jitter"];
 
+/// Every table that a topology file may hold, with its keys.
+#[must_use]
+pub fn keys() -> [(&'static str, &'static [&'static str]); 5] {
+    [
+        ("file", FILE_KEYS),
+        ("bridge", BRIDGE_KEYS),
+        ("work_exchange", WORK_EXCHANGE_KEYS),
+        ("queue", QUEUE_KEYS),
+        ("retry", RETRY_KEYS),
+    ]
+}
+
 /// Words of RabbitMQ and of other tools, and what dwell says instead: asked before near names.
 const FOREIGN_FILE: &[(&[&str], &str)] =
     &[(&["bridges"], "each bridge is a table of its own: `[bridge.orders]`"), (&["include"], INCLUDE)];

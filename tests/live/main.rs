@@ -8,6 +8,7 @@ mod connect;
 mod declare;
 mod doctor;
 mod examples;
+mod export;
 mod faults;
 mod intake;
 mod plan;
